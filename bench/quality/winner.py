@@ -24,12 +24,14 @@ from machine import facts
 from phyla.records import Member, MemberState, Scored
 from phyla.strategies import PBT, Context, Start, decision_rng, trial_seed
 from phyla.strategies.estimate import Estimates, estimate
+from phyla.strategies.final import Expected, expected, next_due
 
 MEMBERS, TRIALS = 16, 20
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0)
 FIRST_SEED = 2000
 BASELINES = ("best ever", "best of last")
 ESTIMATE = "estimate"
+FINAL = "final"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,11 @@ class Study:
     def heads(self) -> range:
         """The last trials of all members."""
         return range(len(self.scores) - MEMBERS, len(self.scores))
+
+    @property
+    def luckiest(self) -> int:
+        """The trial with the best score."""
+        return _best(self.scores, range(len(self.scores)))
 
     @cached_property
     def estimates(self) -> Estimates:
@@ -131,22 +138,30 @@ def _after(member: Member, start: Start, score: float) -> Member:
     )
 
 
-def _kept_only(study: Study) -> Estimates:
-    """Return the estimates of what the default retention keeps: two states of each member, and the best score."""
-    kept = np.arange(len(study.scores)) >= len(study.scores) - 2 * MEMBERS
-    kept[int(np.argmax(study.scores))] = True
-    return replace(study.estimates, levels=np.where(kept, study.estimates.levels, -np.inf))
-
-
 def _best(values: Sequence[float], places: Sequence[int]) -> int:
     return max(places, key=values.__getitem__)
 
 
-RULES: dict[str, Callable[[Study], int | None]] = {
-    "best ever": lambda study: _best(study.scores, range(len(study.scores))),
+def hold_final(study: Study, final: phyla.Final) -> tuple[int, Expected]:
+    """Measure the candidates again; return the winner and its expected score."""
+    rng, noise = np.random.default_rng([study.seed, 7]), study.level * TASKS[study.task].unit
+    candidates = study.estimates.candidates(study.heads, study.luckiest, final.candidates)
+    measured: dict[int, list[float]] = {place: [] for place in candidates}
+    while (due := next_due(final, candidates, measured)).candidates:
+        for place in due.candidates:
+            measured[place].append(study.true[place] + noise * rng.normal())
+    assert due.winner is not None
+    score = expected(measured[due.winner][due.confirming :])
+    assert score is not None
+    return due.winner, score
+
+
+RULES: dict[str, Callable[[Study], int]] = {
+    "best ever": lambda study: study.luckiest,
     "best of last": lambda study: _best(study.scores, study.heads),
-    ESTIMATE: lambda study: study.estimates.winner(study.heads),
-    "estimate, kept": lambda study: _kept_only(study).winner(study.heads),
+    ESTIMATE: lambda study: study.estimates.winner(study.heads, study.luckiest),
+    FINAL: lambda study: hold_final(study, phyla.Final())[0],
+    "final of 128": lambda study: hold_final(study, phyla.Final(measurements=128))[0],
     "oracle of last": lambda study: _best(study.true, study.heads),
 }
 
@@ -154,20 +169,28 @@ RULES: dict[str, Callable[[Study], int | None]] = {
 def regrets(study: Study) -> dict[str, float]:
     """Return the regret of what each rule names, and of the median of the members' last, in units of the task."""
     unit = TASKS[study.task].unit
-    named = {name: study.true[rule(study) or 0] for name, rule in RULES.items()}
+    named = {name: study.true[rule(study)] for name, rule in RULES.items()}
     named["median of last"] = median(study.true[place] for place in study.heads)
     return {name: (max(study.true) - value) / unit for name, value in named.items()}
 
 
 def model_facts(study: Study) -> dict[str, float]:
-    """Return what the model says about the noise, and whether its interval has the winner's true value."""
-    winner = RULES[ESTIMATE](study) or 0
-    low, high = study.estimates.interval(winner)
+    """Return what the model says about the noise, and whether intervals have the winners' true values."""
+    winner = RULES[ESTIMATE](study)
+    estimated = study.estimates.expected(winner, among=MEMBERS, maximize=True)
+    finalist, measured = hold_final(study, phyla.Final())
     return {
         "noise": study.estimates.noise / TASKS[study.task].unit,
-        "covered": float(low <= study.true[winner] <= high),
-        "changed": float(winner != RULES["best ever"](study)),
+        "covered": float(_holds(estimated, study.true[winner])),
+        "final covered": float(_holds(measured, study.true[finalist])),
+        "changed": float(winner != study.luckiest),
     }
+
+
+def _holds(score: Expected | None, true: float) -> bool:
+    """Return whether an interval holds a value; an exact score does."""
+    rounding = 1e-9 * abs(true)
+    return score is None or score.low - rounding <= true <= score.high + rounding
 
 
 def recorded(path: Path, seeds: Sequence[int]) -> Iterator[Study]:
@@ -201,6 +224,7 @@ def summary(studies: Sequence[Study]) -> dict[str, dict[str, float]]:
         "model": {
             "noise": median(row["noise"] for row in facts),
             "covered": fmean(row["covered"] for row in facts),
+            "final covered": fmean(row["final covered"] for row in facts),
             "changed": sum(row["changed"] for row in facts),
         },
     }
@@ -209,14 +233,14 @@ def summary(studies: Sequence[Study]) -> dict[str, dict[str, float]]:
 def show(table: dict[str, dict[str, dict[str, float]]]) -> None:
     """Print the table."""
     rules = list(next(iter(table.values()))["median"])
-    print(
-        f"{'regret, median':<16}" + "".join(f"{name:>16}" for name in rules) + "  won lost changed  noise covered"
-    )
+    columns = "".join(f"{name:>16}" for name in rules)
+    print(f"{'regret, median':<16}{columns}  won lost changed  noise covered  final")
     for cell, row in table.items():
         values = "".join(f"{row['median'][name]:>16.4f}" for name in rules)
         pairs, model = row["estimate against the better baseline"], row["model"]
         counts = f"{pairs['won']:>5}{pairs['lost']:>5}{model['changed']:>8.0f}"
-        print(f"{cell:<16}{values}{counts}{model['noise']:>7.2f}{model['covered']:>8.2f}")
+        intervals = f"{model['covered']:>8.2f}{model['final covered']:>7.2f}"
+        print(f"{cell:<16}{values}{counts}{model['noise']:>7.2f}{intervals}")
 
 
 def main() -> None:

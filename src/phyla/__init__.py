@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from phyla.strategies import (
         ASHA,
         PBT,
+        Final,
         FromSuite,
         GridSearch,
         InitiatorPBT,
@@ -53,6 +54,7 @@ __all__ = [
     "Constrained",
     "EvalTask",
     "Evaluation",
+    "Final",
     "Float",
     "Following",
     "FromSuite",
@@ -100,7 +102,7 @@ _load = deferred(
         "phyla.integrations.optuna_search": "Optuna",
         "phyla.records": "Constrained Maximize Minimize Pareto StartFrom WeightedSum",
         "phyla.space": "Choice Float Int Ordinal Space",
-        "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
+        "phyla.strategies": "ASHA PBT Final FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
         "Truncation",
         "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
         "load_schedule load_study replay run_replicates watch",

@@ -13,7 +13,7 @@ from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
-from phyla.strategies import FromSuite
+from phyla.strategies import Final, FromSuite
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 """Finds functions and classes that are not registered, by their stored names."""
@@ -52,6 +52,7 @@ def to_config(
         "objective": plugins.encode(rules.objective, name_of),
         "aim": _aim(rules).to_json(),
         "strategy": plugins.encode(rules.strategy, name_of),
+        "final": None if rules.final is None else asdict(rules.final),
         "options": {name: getattr(rules, name) for name in OPERATING},
         "suites": [plugins.encode(suite, name_of) for suite in rules.suites],
         "stopping": None
@@ -88,6 +89,12 @@ def keeping_of(config: JsonObject) -> Keeping:
     return Keeping(**values)
 
 
+def final_of(config: JsonObject) -> Final | None:
+    """Read the final from a configuration; None without one."""
+    stored: Any = config.get("final")
+    return None if stored is None else Final(**stored)
+
+
 def from_config(
     config: JsonObject, find: Find = plugins.refuse, *, find_in_suites: Find | None = None
 ) -> TrainRules:
@@ -106,6 +113,7 @@ def from_config(
         strategy=plugins.decode(config["strategy"], find),
         suites=suites_from(config, find_in_suites or find),
         stopping=tuple(plugins.decode(rule, find) for rule in stopping["rules"]),
+        final=final_of(config),
         **stops,
         **options,
     )

@@ -12,6 +12,7 @@ from phyla.records import Json, Scored, TimeSpent, TrialRecord, on_one_line
 
 if TYPE_CHECKING:
     from phyla.evaluation import Lag
+    from phyla.strategies import Expected
 
 
 def format_count(count: int, singular: str, several: str | None = None) -> str:
@@ -59,6 +60,18 @@ def format_estimate(value: float, stderr: float | None) -> str:
     if not 0 <= decimals <= 6 or abs(value) >= 1e6:
         return f"{number(value)} ±{stderr:.2g}"
     return f"{value:.{decimals}f} ±{stderr:.{decimals}f}"
+
+
+def format_expected(expected: "Expected") -> str:
+    """Return an expected score with its interval: `0.931 (0.925 to 0.937)`."""
+    low, high = expected.low, expected.high
+    if not math.isfinite(high - low) or high == low:
+        return number(expected.value)
+    # Two digits of half the width, and as many decimals of all three.
+    decimals = 1 - math.floor(math.log10((high - low) / 2))
+    if not 0 <= decimals <= 6 or abs(expected.value) >= 1e6:
+        return f"{number(expected.value)} ({number(low)} to {number(high)})"
+    return f"{expected.value:.{decimals}f} ({low:.{decimals}f} to {high:.{decimals}f})"
 
 
 def fitness(scored: Scored | TrialRecord | None) -> str:

@@ -171,7 +171,7 @@ class Lineage:
     __slots__ = ("_trials",)
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
-        chosen = sorted((t for t in trials if t.kind is not JobKind.MEASURE), key=lambda trial: trial.id)
+        chosen = sorted((t for t in trials if not t.measures), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
         for trial in chosen:
             for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):

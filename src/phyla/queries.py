@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from phyla import machine
-from phyla.configuration import keeping_of
+from phyla.configuration import final_of, keeping_of
 from phyla.evaluation.matrix import Lag, lag
-from phyla.machine import ALL, NO_LIMIT, KeptCheckpoints, Room, asleep, is_ending
+from phyla.machine import ALL, NO_LIMIT, KeptCheckpoints, Room, Winner, asleep, find_winner, is_ending
 from phyla.records import (
     Aim,
     Attempt,
@@ -180,20 +180,37 @@ def checkpoints(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestTrial:
-    """One of the best trials, and what was recorded of its checkpoint."""
+    """One of the best trials, and what was recorded of its checkpoint.
+
+    Attributes:
+        winner: why it is the best one; None of a Pareto front.
+    """
 
     trial: TrialRecord
     checkpoint: Checkpoint | None
+    winner: Winner | None = None
 
 
 def best(reader: Reader) -> list[BestTrial]:
-    """Return the best trial whose checkpoint is kept, or the Pareto front, best in the first goal first."""
-    front = best_of(reader, Aim.from_config(reader.study().config))
-    return [BestTrial(trial=trial, checkpoint=reader.checkpoint(trial.checkpoint or "")) for trial in front]
+    """Return the winner, or the Pareto front, best in the first goal first; of trials with a kept checkpoint."""
+    config = reader.study().config
+    aim = Aim.from_config(config)
+    if aim.tradeoffs:
+        return [
+            BestTrial(trial=trial, checkpoint=_checkpoint(reader, trial)) for trial in best_scores(reader, aim)
+        ]
+    winner = find_winner(reader, final_of(config), maximize=aim.maximize)
+    if winner is None:
+        return []
+    return [BestTrial(trial=winner.trial, checkpoint=_checkpoint(reader, winner.trial), winner=winner)]
 
 
-def best_of(reader: Reader, aim: Aim) -> list[TrialRecord]:
-    """Return the best trial whose checkpoint is kept, or the Pareto front, best in the first goal first."""
+def _checkpoint(reader: Reader, trial: TrialRecord) -> Checkpoint | None:
+    return reader.checkpoint(trial.checkpoint or "")
+
+
+def best_scores(reader: Reader, aim: Aim) -> list[TrialRecord]:
+    """Return the trial with the best score, or the Pareto front; of trials with a kept checkpoint."""
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 

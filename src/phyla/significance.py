@@ -54,6 +54,17 @@ def difference_interval(first: Sequence[float], second: Sequence[float], *, pair
     return mean - wide, mean + wide
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % t-interval of the mean of at least one finite value; that of one is infinite."""
+    from scipy.special import stdtrit
+
+    if len(values) < 2:
+        return -math.inf, math.inf
+    mean, stderr = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    wide = float(stdtrit(len(values) - 1.0, 0.975)) * stderr
+    return mean - wide, mean + wide
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the one-sided p of the paired t-test: small if the first values are above their partners.
 

@@ -197,8 +197,10 @@ def test_questions_about_trials_do_not_look_at_all_jobs_of_a_study(tmp_path: Pat
     statements = dict(_statements(backend))
     indexes = {
         "TRIALS": "trials_by_study",
-        "UNFINISHED": "trials_one_unfinished",
-        "CHECKPOINTS_IN_USE": "trials_one_unfinished",
+        "UNFINISHED": "trials_unfinished",
+        "CHECKPOINTS_IN_USE": "trials_unfinished",
+        "SCORES": "trials_best",
+        "FINAL_TRIALS": "trials_final",
         "ABANDONED": "trials_ended_at",
         "ENDED": "trials_ended_at",
         "LAST_COMPLETED": "trials_ended_at",

@@ -12,7 +12,7 @@ import phyla
 from facts import raises
 
 ROOT = Path(__file__).parents[2]
-NAMES = 44
+NAMES = 45
 ARGUMENTS = 16
 LINES = 80
 """The longest function, with its decorators and its docstring."""

@@ -22,7 +22,7 @@ from phyla.cli.export import compare, export, report
 from phyla.cli.init import init
 from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.pools import down, up, workers
-from phyla.cli.run import replay, run, watch
+from phyla.cli.run import final, replay, run, watch
 from phyla.cli.serve import dashboard, serve, token
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
@@ -76,7 +76,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (run, check, watch, stop, change, init, replay),
+    "Run": (run, check, watch, stop, change, init, replay, final),
     "Look": (status, dashboard, best, trials, evaluations, report, compare),
     "Run on many machines": (worker, up, down, workers, serve),
     "Look after": (export, token, gc, delete, doctor),

@@ -278,6 +278,28 @@ def replay(
         raise Exit(options.EXIT_FAILED)
 
 
+def final(
+    ctx: Context,
+    study: options.StudyName,
+    file: Annotated[Path, Option(metavar="FILE", help="The study file, with the training function or command.")],
+    candidates: Annotated[int, Option(min=1, help="Checkpoints in the first round.")] = 8,
+    measurements: Annotated[int, Option(min=2, help="Measurements in all rounds together.")] = 32,
+    workers: options.Workers = 2,
+    gpus_per_worker: options.Gpus = "auto",
+) -> None:
+    """Measure the best candidates of a completed study again; the winner is the best by these measurements.
+
+    The same as final=phyla.Final(...) in the study file, afterwards. It can be interrupted and run again.
+    """
+    from phyla.strategies import Final
+    from phyla.study.repeating.final import with_final
+
+    options.contain_children(workers)
+    declared = with_final(chosen_study(ctx, file, study), Final(candidates=candidates, measurements=measurements))
+    if not _run(declared, workers=workers, gpus_per_worker=gpus_per_worker):
+        raise Exit(options.EXIT_FAILED)
+
+
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files.load import load_studies
@@ -356,6 +378,8 @@ def _describe_requeued(results: "Results | None") -> str:
 
 
 def _summary_lines(results: "Results", seconds: float, warned: int) -> Iterator[str]:
+    from phyla.study.results.best import suggest_final
+
     name, command = results.name, results.places.command
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
@@ -365,6 +389,7 @@ def _summary_lines(results: "Results", seconds: float, warned: int) -> Iterator[
         yield f"{format_count(len(damaged), 'damaged checkpoint')}, no longer used; the files are kept:"
         yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
     yield from best_lines(results)[: None if results.replicate is None else 1]
+    yield from suggest_final(results) if results.replicate is None else ()
     front = results.front() if results.aim.tradeoffs else ()
     if front:
         yield f"{format_count(len(front), 'trial')} on the Pareto front: {command('best', name)}"

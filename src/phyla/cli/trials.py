@@ -72,7 +72,9 @@ def best(
 def _best_json(best: "Best") -> dict[str, Any]:
     checkpoint = pick(best.checkpoint, "name", "index", "step", "digest", "size_bytes", path="where")
     return {
-        **pick(best, "trial", "member", "values", "metrics"),
+        **pick(best, "trial", "member", "values", "metrics", "measurements", "noise"),
+        "expected": best.expected and pick(best.expected, "value", "low", "high"),
+        "luckiest": best.luckiest and pick(best.luckiest, "fitness", "member", trial="id"),
         "checkpoint": {**checkpoint, "found": not best.checkpoint.gone},
         "params": best.params.flat(),
     }
@@ -80,6 +82,8 @@ def _best_json(best: "Best") -> dict[str, Any]:
 
 def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
+    from phyla.study.results.best import explain_best
+
     best = results.best
     if best is None:
         return [results.no_best()]
@@ -90,6 +94,7 @@ def best_lines(results: "Results") -> list[str]:
     total = f" ({size(checkpoint.size_bytes)})" if checkpoint.size_bytes else ""
     return [
         f"best {results.metric}  {number(best.fitness, 6)}{f' ({metrics})' if metrics else ''}",
+        *(f"{label:<12}{text}" for label, text in explain_best(best)),
         f"trial       {best.trial} of member {best.member}, step {checkpoint.step}",
         f"checkpoint  {_location(checkpoint)}{total}",
         "schedule",

@@ -80,6 +80,8 @@ class StudyRecords:
                     # A new configuration makes members ready, but these have finished.
                     members = map(tx.locked_member, done)
                     tx.apply([Update(replace(member, state=MemberState.DONE)) for member in members])
+                    if config.get("final") not in (None, before.get("final")):
+                        tx.apply([SetStudyState(StudyState.RUNNING)])
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 

@@ -72,3 +72,4 @@ from phyla.machine.retention import ALL, Keeping, KeptCheckpoints, bound, explai
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import Reader, View
+from phyla.machine.winner import Winner, find_winner

@@ -16,6 +16,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.groups import replicate
+from phyla.machine.final import due_measurements, evaluate_finalists
 from phyla.machine.jobs import lease, start_job
 from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial
@@ -38,6 +39,11 @@ from phyla.records import (
 from phyla.space import run_check
 from phyla.strategies import Context, Decision, Measure, Start, Stop, Wait, decision_rng, ranked, trial_seed
 from phyla.strategies.checks import check_returned
+from phyla.strategies.estimate import by_estimate
+from phyla.strategies.fitness import Estimated
+
+FINALISTS = 2**31
+"""Added to the member where measurements of a final draw their seeds, which no decision draws."""
 
 _PLAIN = (str, float, int, type(None))
 Step = tuple[ClaimAnswer | None, list[Command]]
@@ -53,10 +59,10 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     study = view.study()
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
+    asked = _Claim(view, rules, worker, gone)
     reached = _completion_reason(view, rules)
     if reached is not None:
-        return None, [SetStudyState(StudyState.COMPLETED, reached)]
-    asked = _Claim(view, rules, worker, gone)
+        return asked.conclude(SetStudyState(StudyState.COMPLETED, reached))
     pending = view.next_pending()
     if pending is not None:
         return asked.retry(pending)
@@ -80,7 +86,7 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
             beyond = _line(member, rules)
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the ready members"), []
-    return _nothing_ready(view, rules, population)
+    return _nothing_ready(view, rules, population) or asked.conclude(_end_study(view))
 
 
 def _completion_reason(view: View, rules: TrainRules) -> str | None:
@@ -139,6 +145,9 @@ class _Claim:
             return None, [Update(replace(member, state=MemberState.DONE))]
         if compared is None:
             return None, []
+        seen = member
+        if isinstance(rules.strategy.fitness, Estimated):
+            seen, *compared = by_estimate([member, *compared], self.view.scores(), member.generation)
         rng = decision_rng(study.seed, member.index, member.generation, member.replacements)
         seed = trial_seed(rng)
         context = Context(
@@ -154,7 +163,7 @@ class _Claim:
         elif is_at_import(member):
             decision = _from_import(member, rules, compared, context)
         else:
-            decision = rules.strategy.decide(member, compared, context)
+            decision = rules.strategy.decide(seen, compared, context)
             if joining(member):
                 decision = explore_after_join(decision, member, rules, context)
         return self._apply(member, decision, seed)
@@ -181,11 +190,12 @@ class _Claim:
             measured = replace(member, measures_left=decision.times)
             answer, commands = self._measure(measured, subject, decision.reason)
             return answer, state + commands
-        stopped: list[Command] = [Update(replace(member, state=MemberState.DONE))]
-        if decision.study:
-            why = str(decision.reason.get("why", "the strategy ended the study"))
-            stopped.append(SetStudyState(StudyState.COMPLETED, why))
-        return None, state + stopped
+        stopped: list[Command] = [*state, Update(replace(member, state=MemberState.DONE))]
+        if not decision.study:
+            return None, stopped
+        why = str(decision.reason.get("why", "the strategy ended the study"))
+        answer, commands = self.conclude(SetStudyState(StudyState.COMPLETED, why))
+        return answer, commands if answer is not None else [*stopped, *commands]
 
     def _start(self, member: Member, start: Start, seed: int) -> Step:
         head = member.head
@@ -261,12 +271,45 @@ class _Claim:
             reason={"decision": "measure", **reason},
         )
 
+    def _measure_finalist(self, subject: Scored) -> Step:
+        number = sum(trial.parent == subject.trial for trial in self.view.final_trials())
+        generation = self.view.trial(subject.trial).generation
+        rng = decision_rng(self.view.study().seed, FINALISTS + subject.member, generation, number)
+        trial = self._trial(
+            self.view.member(subject.member),
+            subject,
+            subject.params,
+            kind=JobKind.FINAL,
+            params_from=subject.trial,
+            seed=trial_seed(rng),
+            reason={"decision": "final"},
+        )
+        attempt = lease(trial, self.rules.lease_s)
+        taken = TakeCheckpoint(subject.checkpoint)
+        return Claimed(trial=trial, expires_at=attempt.expires_at), [taken, Insert(trial), Insert(attempt)]
+
     def _running(
         self, member: Member, weights: Scored | None, params: JsonObject, *, steps: int, **facts: Any
     ) -> Step:
+        trial = self._trial(member, weights, params, steps=steps, **facts)
+        attempt = lease(trial, self.rules.lease_s)
+        busy = replace(
+            member,
+            state=MemberState.RUNNING,
+            current_trial=trial.id,
+            broken_trial=None,
+            slot=slot_of(self.worker),
+        )
+        taking = [] if weights is None else [TakeCheckpoint(weights.checkpoint)]
+        answer = Claimed(trial=trial, expires_at=attempt.expires_at)
+        return answer, [*taking, Insert(trial), Insert(attempt), Update(busy)]
+
+    def _trial(
+        self, member: Member, weights: Scored | None, params: JsonObject, *, steps: int = 0, **facts: Any
+    ) -> TrialRecord:
         now, start_step = self.view.now(), weights.step if weights else 0
         chosen: Any = params
-        trial = TrialRecord(
+        return TrialRecord(
             id=self.view.new_job_id(),
             study=member.study,
             member=member.index,
@@ -286,25 +329,35 @@ class _Claim:
             started_at=now,
             **facts,
         )
-        attempt = lease(trial, self.rules.lease_s)
-        busy = replace(
-            member,
-            state=MemberState.RUNNING,
-            current_trial=trial.id,
-            broken_trial=None,
-            slot=slot_of(self.worker),
-        )
-        taking = [] if weights is None else [TakeCheckpoint(weights.checkpoint)]
-        answer = Claimed(trial=trial, expires_at=attempt.expires_at)
-        return answer, [*taking, Insert(trial), Insert(attempt), Update(busy)]
 
     def retry(self, trial: TrialRecord) -> Step:
         """Hand out a trial that is queued for a retry."""
         running = start_job(trial, self.worker, self.view.now())
         attempt = lease(running, self.rules.lease_s)
-        member = replace(self.view.locked_member(trial.member), slot=slot_of(self.worker))
         answer = Claimed(trial=running, expires_at=attempt.expires_at)
-        return answer, [Update(running), Insert(attempt), Update(member)]
+        commands: list[Command] = [Update(running), Insert(attempt)]
+        if trial.kind is not JobKind.FINAL:
+            commands.append(Update(replace(self.view.locked_member(trial.member), slot=slot_of(self.worker))))
+        return answer, commands
+
+    def conclude(self, end: SetStudyState) -> Step:
+        """End the study, whose training has ended; before that the final measures, if there is one."""
+        rules, view = self.rules, self.view
+        if rules.final is None or end.state is not StudyState.COMPLETED:
+            return None, [end]
+        pending = view.next_pending()
+        if pending is not None:
+            return self.retry(pending)
+        if any(member.state is MemberState.RUNNING for member in view.members()) or view.open_groups():
+            return Idle(seconds=None, why="the final begins once what is running has ended"), []
+        due = due_measurements(view, rules.final)
+        if due and rules.suite_fitness is not None:
+            return None, evaluate_finalists(view, rules, due)
+        if due:
+            return self._measure_finalist(due[0])
+        if any(trial.kind is JobKind.FINAL for trial in view.unfinished()):
+            return Idle(seconds=None, why="the measurements of the final are running"), []
+        return None, [end]
 
     def _evaluate_again(self, member: Member, subject: Scored, times: int) -> list[Command]:
         """Run the suite on a checkpoint again; the member waits for that."""
@@ -379,7 +432,8 @@ def _end_study(view: View) -> SetStudyState:
     return SetStudyState(StudyState.FAILED, message)
 
 
-def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) -> Step:
+def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) -> Step | None:
+    """Return what follows while no member is ready; None when all are done."""
     if any(member.state is MemberState.RUNNING for member in population):
         return Idle(seconds=None, why="every member is training, or waits for others"), []
     if rules.suites and view.open_groups():
@@ -392,4 +446,4 @@ def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) 
             "in the strategy: a member may only wait for results of running trials"
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
-    return None, [_end_study(view)]
+    return None

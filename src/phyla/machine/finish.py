@@ -70,11 +70,11 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         **judgement,
     )
     scored = scored_trial(completed)
-    member = view.locked_member(trial.member)
+    changed: list[Command] = []
     if trial.kind is JobKind.MEASURE:
-        member = _update_measured(member, scored, rules)
-    else:
-        member = _update_trained(member, completed, scored, rules)
+        changed.append(Update(_update_measured(view.locked_member(trial.member), scored, rules)))
+    elif trial.kind is not JobKind.FINAL:
+        changed.append(Update(_update_trained(view.locked_member(trial.member), completed, scored, rules)))
     commands: list[Command] = [
         Update(completed),
         EndAttempt(
@@ -88,9 +88,10 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
             },
             timings=done.timings,
         ),
-        Update(member),
+        *changed,
+        *brought,
+        *judged,
     ]
-    commands += [*brought, *judged]
     if trial.kind is JobKind.TRAIN:
         commands += _add_checkpoint(view, rules, completed, done)
     return Accepted(job=trial.id, fitness=completed.fitness), commands
@@ -121,7 +122,7 @@ def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Com
 
 
 def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
-    if trial.kind is JobKind.MEASURE:
+    if trial.measures:
         return cast("str", trial.parent_checkpoint), trial.parent_index
     if done.checkpoint is None:
         raise ValueError(f"the completion of trial {trial.id} names no checkpoint")
@@ -181,6 +182,8 @@ def without_checkpoint(
     if name != trial.parent_checkpoint:
         return None
     cancelled = change_state(trial, JobState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
+    if trial.kind is JobKind.FINAL:
+        return AttemptState.CANCELLED, [*set_unusable(view, name, failure.damage), Update(cancelled)]
     lost = set_unusable(view, name, failure.damage, taker=trial.member)
     member = without_states_on(view.locked_member(trial.member), name)
     ready = deciding_again(member, broken_trial=trial.id if trial.kind is JobKind.TRAIN else None)
@@ -215,13 +218,15 @@ def _came_before(view: View, cause: Cause) -> bool:
 
 def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
     """Give up a trial; its member continues from its true ancestor."""
+    failed = change_state(
+        trial, JobState.FAILED, failures=failures, error=error, progress=None, ended_at=view.now()
+    )
+    if trial.kind is JobKind.FINAL:
+        return [Update(failed)]
     member = view.locked_member(trial.member)
     broken = trial.kind is JobKind.TRAIN
     replacements = member.replacements + (1 if broken else 0)
     given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
-    failed = change_state(
-        trial, JobState.FAILED, failures=failures, error=error, progress=None, ended_at=view.now()
-    )
     changed = deciding_again(member, broken_trial=trial.id if broken else None, replacements=replacements)
     if given_up:
         changed = replace(changed, state=MemberState.DONE, stops=0)

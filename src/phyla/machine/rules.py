@@ -10,7 +10,7 @@ from phyla.evaluation.suite import suite_named
 from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
-from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
+from phyla.strategies import BestOfLast, Final, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
 from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
@@ -53,6 +53,7 @@ class TrainRules:
         suites: the suites to run on every checkpoint that a trial leaves.
         stopping: rules that may stop a running trial early, in order.
         max_stops: how often rules may stop a member within one generation.
+        final: measures the best candidates again when training has ended; None takes the best by estimate.
 
     Raises:
         ConfigurationError: a number is out of range, there is no strategy or a class in place of an object, the
@@ -72,6 +73,7 @@ class TrainRules:
     suites: tuple[Suite, ...] = ()
     stopping: tuple[StoppingRule, ...] = ()
     max_stops: int = 3
+    final: Final | None = None
     suite_fitness: FromSuite | None = field(init=False, repr=False, compare=False)
     """The suite and aggregate that give fitness; None if training reports it."""
     reported_metrics: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -88,6 +90,8 @@ class TrainRules:
             raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0, and at most {MOST_SECONDS:,}")
         object.__setattr__(self, "suites", tuple(self.suites))
         object.__setattr__(self, "stopping", tuple(self.stopping))
+        if self.final is not None and not isinstance(self.final, Final):
+            raise ConfigurationError(f"final={self.final!r}: give phyla.Final(...), or None for no final")
         for rule in self.stopping:
             check_rule(rule)
             rule.check_strategy(self.strategy)
@@ -154,6 +158,11 @@ class TrainRules:
                 f"FromSuite({fitness.suite!r}, {fitness.metric!r}) gives one number, and the objective needs "
                 f"{names}; leave the metric out: FromSuite({fitness.suite!r}) takes the aggregates that the "
                 "objective names"
+            )
+        if self.objective.tradeoffs and self.final is not None:
+            raise ConfigurationError(
+                f"final={self.final!r} with {type(self.objective).__name__}: a final needs single numbers to "
+                "compare, and a Pareto front has none; leave it out, or use WeightedSum"
             )
         if self.objective.tradeoffs and not self.strategy.pareto:
             raise ConfigurationError(

@@ -113,6 +113,9 @@ class Reader(History, Protocol):
         Ties: the earlier trial first.
         """
 
+    def final_trials(self) -> Sequence[TrialRecord]:
+        """Return the measurements of finals, by id."""
+
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed and the study was last resumed."""
 

@@ -53,7 +53,7 @@ from phyla.records.pareto import Pareto
 from phyla.records.start import RunStart, with_differences
 from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
 from phyla.records.token import Role, Token, token_digest, token_of
-from phyla.records.trial import TrialRecord
+from phyla.records.trial import Score, TrialRecord
 from phyla.records.weighted_sum import WeightedSum
 from phyla.validation import suggest_arguments
 

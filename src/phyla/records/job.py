@@ -26,7 +26,9 @@ class JobKind(StrEnum):
 
     Attributes:
         TRAIN: a trial that trains from `start_step` to `end_step`.
-        MEASURE: a trial that measures its parent's checkpoint again.
+        MEASURE: a trial that measures its parent's checkpoint again, for the next decision of its member.
+        FINAL: a trial that measures its parent's checkpoint again when training has ended. Its member does not
+            change.
         IMPORT: a trial that stands for a checkpoint from elsewhere. It is born completed and trains no step: it
             counts neither in the budget nor as a generation.
         EVALUATE: one shard of one eval task on one checkpoint.
@@ -35,6 +37,7 @@ class JobKind(StrEnum):
 
     TRAIN = "train"
     MEASURE = "measure"
+    FINAL = "final"
     IMPORT = "import"
     EVALUATE = "evaluate"
     AGGREGATE = "aggregate"

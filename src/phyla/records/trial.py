@@ -1,12 +1,28 @@
 """A trial: one short training session of one member."""
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from phyla.errors import UsageError
 from phyla.records.job import JobKind, JobState
 from phyla.records.json import JsonObject
 from phyla.records.objective import Criteria
+
+
+@final
+class Score(NamedTuple):
+    """The score of a completed training trial, and where it is in the lineage.
+
+    Attributes:
+        parent: trial whose weights it started from; None when it started fresh.
+        generation: how many completed trials the member had before it.
+        order: sort key of the fitness, higher is better; nan without a fitness.
+    """
+
+    trial: int
+    parent: int | None
+    generation: int
+    order: float
 
 
 @final
@@ -86,6 +102,11 @@ class TrialRecord:
         steps = f"steps {self.start_step} to {self.end_step}"
         fitness = "" if self.fitness is None else f", fitness {self.fitness:g}"
         return f"<Trial {self.id} of member {self.member}: {steps}, {self.state}{fitness}, {self.params}>"
+
+    @property
+    def measures(self) -> bool:
+        """Whether it measures the checkpoint of its parent again, and trains nothing."""
+        return self.kind in (JobKind.MEASURE, JobKind.FINAL)
 
     def check_progress(self, step: int) -> None:
         """Reject progress at a step outside of this trial.

@@ -20,7 +20,6 @@ from phyla.records import (
     Goal,
     Group,
     GroupState,
-    JobKind,
     JobState,
     JsonObject,
     Phase,
@@ -83,7 +82,7 @@ class Trials:
         newest: dict[int, int] = {}
         last_ended = -math.inf
         for trial in records:
-            if trial.kind is JobKind.MEASURE:
+            if trial.measures:
                 continue
             counts[trial.state] += 1
             newest[trial.member] = trial.id

@@ -62,7 +62,8 @@ class Hyperparameter(NamedTuple):
 class StudyData:
     """A snapshot of one study, from which figures and the report are made.
 
-    `path_of` returns the path of a checkpoint by name; None if it was deleted.
+    `path_of` returns the path of a checkpoint by name; None if it was deleted. `best_trial` is the id of the best
+    trial as the study names it; None takes the one with the best score.
     """
 
     study: StudyRecord
@@ -75,14 +76,17 @@ class StudyData:
     time: TimeSpent = field(default_factory=TimeSpent)  # of its workers
     evaluating: Attempts = field(default_factory=lambda: Attempts.of(()))
     starts: Sequence[RunStart] = ()
+    best_trial: int | None = None
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"
 
     @cached_property
     def winner(self) -> int | None:
-        """Index of the completed trial with the best finite fitness; the earliest of equals."""
+        """Index of the best completed trial; of those with the best finite fitness the earliest of equals."""
         order = self.trials.order
+        if self.best_trial is not None and self.best_trial in self.trials.id:
+            return int(np.flatnonzero(self.trials.id == self.best_trial)[0])
         if not np.isfinite(order).any():
             return None
         best = np.flatnonzero(order == order.max())

@@ -21,7 +21,8 @@ from phyla.strategies.explore.crossover import Crossover
 from phyla.strategies.explore.mutate import Mutate
 from phyla.strategies.explore.pb2 import PB2
 from phyla.strategies.explore.perturb import ExploreWith, Perturb, Resample
-from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
+from phyla.strategies.final import Expected, Final
+from phyla.strategies.fitness import BestOfLast, Estimated, FitnessRule, FromSuite, Last, MeanOfLast
 from phyla.strategies.fronts import crowding, dominates, first_front, front_of, front_ranks, thinned
 from phyla.strategies.initiator import InitiatorPBT
 from phyla.strategies.pbt import PBT
@@ -64,6 +65,8 @@ __all__ = [
     "Crossover",
     "Decision",
     "Divergence",
+    "Estimated",
+    "Expected",
     "Exploit",
     "ExploitPipeline",
     "Exploited",
@@ -71,6 +74,7 @@ __all__ = [
     "ExplorePipeline",
     "ExploreWith",
     "Explored",
+    "Final",
     "FitnessRule",
     "FixedSchedule",
     "FromSuite",

@@ -62,6 +62,7 @@ _WORDS = {
     "explore": "explored",
     "schedule": "continued",
     "measure": "measured again",
+    "final": "measured again in the final",
     "import": "imported",
     "replay": "replayed",
 }

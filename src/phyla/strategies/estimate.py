@@ -19,17 +19,22 @@ Sources: Harvey 1989, Forecasting, structural time series models and the Kalman 
 Willsky and Benveniste 1994, Multiscale recursive estimation, data fusion, and regularization (two passes over a
 tree); Shumway and Stoffer 1982, An approach to time series smoothing and forecasting using the EM algorithm;
 Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution (weights); Barlow et al.
-1972, Statistical inference under order restrictions (pooled neighbours); Rubin 1976, Inference and missing data
+1972, Statistical inference under order restrictions (pooled neighbours); Dunn 1961, Multiple comparisons among
+means (intervals of several); Rubin 1976, Inference and missing data
 (selection).
 """
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+
+from phyla.records import Member, Score, Scored
+from phyla.strategies.final import Expected
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -51,8 +56,8 @@ From 20 of them alone its standard deviation is known to about 30 %.
 ITERATIONS = 60
 """Rounds of EM. Five times as many raise the estimated noise by 6 % in the median."""
 
-WIDE = 1.96
-"""Standard errors on each side of a 95 % interval."""
+SIGNIFICANT = 1.96
+"""Standard errors of a significant difference (5 %)."""
 
 
 @final
@@ -72,29 +77,85 @@ class Estimates:
     noise: float
     exact: bool
 
-    def interval(self, place: int) -> tuple[float, float]:
-        """Return the 95 % interval of a trial's level."""
-        level, wide = float(self.levels[place]), WIDE * float(self.stderrs[place])
-        return level - wide, level + wide
+    @property
+    def known_noise(self) -> float | None:
+        """The noise; None if there are too few trials to tell."""
+        return None if math.isnan(self.noise) else self.noise
 
-    def winner(self, heads: Collection[int]) -> int | None:
-        """Return the place of the best trial, the earliest among equals; None without a finite estimate.
+    def expected(self, place: int, *, among: int = 1, maximize: bool) -> Expected | None:
+        """Return the estimated fitness of a trial with its 95 % interval; None where scores are exact.
 
-        Unless scores are exact it is the best of `heads`, the newest trials of all members, if no other is
-        significantly better (5 %): an older one is the luckiest of many more, and as a rule what was
-        trained longer is better.
+        The best of several, `among`, is one whose estimate is too good, as a rule: the interval is as wide as
+        those that hold for all of them at once.
         """
-        best = self._best(range(len(self.levels)))
-        newest = None if self.exact else self._best(heads)
-        if best is None or newest is None:
-            return best
-        ahead = self.levels[best] - self.levels[newest]
-        significant = ahead > WIDE * np.hypot(self.stderrs[best], self.stderrs[newest])
-        return best if significant else newest
+        if self.exact:
+            return None
+        wide = NormalDist().inv_cdf(1 - 0.025 / among) * float(self.stderrs[place])
+        level = float(self.levels[place])
+        value = level if maximize else -level
+        return Expected(value=value, low=value - wide, high=value + wide)
 
-    def _best(self, places: Collection[int]) -> int | None:
-        best = max(sorted(places), key=self.levels.__getitem__, default=None)
-        return None if best is None or self.levels[best] == -np.inf else best
+    def winner(self, heads: Collection[int], luckiest: int) -> int:
+        """Return the place of the best trial, the earliest among equals.
+
+        Unless scores are exact it is the best of `heads`, the newest trials of all members, if that with the best
+        score, `luckiest`, is not significantly better (5 %): it is the luckiest of many more, and as a rule what
+        was trained longer is better.
+        """
+        if self.exact or not heads:
+            return luckiest
+        newest = min(heads, key=self._rank)
+        ahead = self.levels[luckiest] - self.levels[newest]
+        significant = ahead > SIGNIFICANT * np.hypot(self.stderrs[luckiest], self.stderrs[newest])
+        return luckiest if significant else newest
+
+    def lead(self, place: int, heads: Collection[int]) -> float | None:
+        """Return by how much a trial is better than the best other one of `heads`; None without another."""
+        others = [float(self.levels[head]) for head in heads if head != place]
+        return float(self.levels[place]) - max(others) if others else None
+
+    def candidates(self, heads: Collection[int], luckiest: int, count: int) -> list[int]:
+        """Return whom a final measures again, at most `count`, the best by estimate first.
+
+        They are the trial with the best score, and the best of `heads` by estimate: others with good scores are
+        lucky ones, as a rule.
+        """
+        ranked = sorted(set(heads) - {luckiest}, key=self._rank)
+        return sorted([luckiest, *ranked][:count], key=self._rank)
+
+    def _rank(self, place: int) -> tuple[float, int]:
+        return -float(self.levels[place]), place
+
+
+def by_estimate(population: Sequence[Member], scores: Sequence[Score], generation: int) -> list[Member]:
+    """Return members with estimates as the sort keys of what they published, from scores before a generation."""
+    known = [score for score in scores if score.generation < generation]
+    estimates, places = estimate_scores(known)
+    if estimates.exact:
+        return list(population)
+
+    def estimated(state: Scored | None) -> Scored | None:
+        place = None if state is None else places.get(state.trial)
+        if state is None or place is None or state.order is None:
+            return state
+        return replace(state, order=float(estimates.levels[place]))
+
+    return [
+        replace(
+            member,
+            head=estimated(member.head),
+            best=estimated(member.best),
+            states=tuple(state for state in map(estimated, member.states) if state is not None),
+        )
+        for member in population
+    ]
+
+
+def estimate_scores(scores: Sequence[Score]) -> tuple[Estimates, dict[int, int]]:
+    """Return the estimates of trials, and the place of each among them by its id."""
+    places = {score.trial: place for place, score in enumerate(scores)}
+    parents = [None if score.parent is None else places.get(score.parent) for score in scores]
+    return estimate([score.order for score in scores], parents), places
 
 
 def estimate(orders: Sequence[float], parents: Sequence[int | None]) -> Estimates:

@@ -46,6 +46,20 @@ class MeanOfLast:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Estimated:
+    """The last report; but members are compared by how good they are by estimate, not by these scores.
+
+    The estimate is that of `phyla.strategies.estimate`, from the scores of all trials of earlier generations, so
+    that a lucky score does not spread. While there are too few trials, or scores are exact, scores are compared.
+    Rules that look at earlier scores of a lineage themselves, such as `TTest`, still see scores there.
+    """
+
+    def __call__(self, values: Sequence[float], objective: Goal) -> float:
+        return values[-1]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class BestOfLast:
     """The best finite one of the last k reports, nan if there is none. Only for objectives of one metric."""
 

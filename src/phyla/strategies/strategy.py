@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 import numpy as np
 
 from phyla.errors import ConfigurationError
-from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
+from phyla.records import Json, JsonObject, Member, MemberState, Objective, Score, Scored, TrialRecord
 from phyla.space import Space
 from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
@@ -40,6 +40,10 @@ class History(Protocol):
         In the order in which they ended. The age is that of the weights, in steps; None leaves completed trials
         out.
         """
+        ...
+
+    def scores(self) -> Sequence[Score]:
+        """Return the scores of all completed training trials, by id."""
         ...
 
     def unfinished(self) -> Sequence[TrialRecord]:

@@ -13,7 +13,7 @@ from phyla.formatting import format_count
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
-from phyla.strategies import StoppingRule, Strategy, check_space
+from phyla.strategies import Final, StoppingRule, Strategy, check_space
 from phyla.study.declaration import Declared, Replicate, Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import ConfigChange, Results
@@ -52,6 +52,8 @@ class Study:
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`,
             or end the whole study, such as `Plateau(steps=10_000)`.
+        final: measures the best candidates again when training has ended: `Final(candidates=8, measurements=32)`.
+            Without one the best is named by estimate.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
             starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
@@ -77,6 +79,7 @@ class Study:
         checkpoints: str | Path | None = None,
         suites: "Sequence[Suite]" = (),
         stopping: StoppingRule | Sequence[StoppingRule] = (),
+        final: Final | None = None,
         start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
         retention: Retention = Retention(),  # noqa: B008  # frozen
         retries: Retries = Retries(),  # noqa: B008  # frozen
@@ -103,6 +106,7 @@ class Study:
             suites=tuple(suites),
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=retries.stops,
+            final=final,
         )
         check_objectives(rules.suites, rules)
         for plugin in (rules.strategy, *rules.stopping, train):

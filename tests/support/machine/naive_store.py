@@ -3,6 +3,7 @@
 It is the oracle of the stores in databases. It also refuses what the table of transitions forbids.
 """
 
+import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from phyla.records import (
     Priority,
     Report,
     RunStart,
+    Score,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -416,6 +418,13 @@ class NaiveTransaction:
         live = {row.name for row in self.checkpoints(CheckpointState.LIVE)}
         done = [t for t in self._trained(JobState.COMPLETED) if t.order is not None and t.order > NEVER]
         return sorted([t for t in done if t.checkpoint in live], key=lambda t: (-(t.order or 0.0), t.id))[:count]
+
+    def final_trials(self) -> Sequence[TrialRecord]:
+        return [trial for trial in self.trials() if trial.kind is JobKind.FINAL]
+
+    def scores(self) -> Sequence[Score]:
+        done = self._trained(JobState.COMPLETED)
+        return [Score(t.id, t.parent, t.generation, math.nan if t.order is None else t.order) for t in done]
 
     def broken_in_a_row(self) -> int:
         resumed = self.study().resumed_at

@@ -1,5 +1,6 @@
 """Populations made of lists, for testing rules by themselves."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import overload
 
@@ -13,6 +14,7 @@ from phyla.records import (
     Maximize,
     Member,
     MemberState,
+    Score,
     Scored,
     TrialRecord,
 )
@@ -144,6 +146,10 @@ class Listed(Sequence[Member]):
         done = [] if step is None else self.last_completed(len(self.trials))[::-1]
         came = [trial for trial in done if trial.reached_step is not None and trial.reached_step >= (step or 0)]
         return sorted([*abandoned, *came], key=lambda trial: (trial.ended_at or 0.0, trial.id))
+
+    def scores(self) -> Sequence[Score]:
+        done = self.last_completed(len(self.trials))[::-1]
+        return [Score(t.id, t.parent, t.generation, math.nan if t.order is None else t.order) for t in done]
 
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (JobState.PENDING, JobState.RUNNING)]

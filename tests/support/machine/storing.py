@@ -254,6 +254,8 @@ def _answers(view: Reader) -> dict[str, Any]:
         "damaged": view.checkpoints(CheckpointState.DAMAGED),
         "held": view.held_checkpoints(),
         "best": view.best_trials(2),
+        "scores": view.scores(),
+        "finals": view.final_trials(),
         "broken": view.broken_in_a_row(),
         "results": [view.results(generation) for generation in range(5)],
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],

@@ -1,14 +1,14 @@
 """How good checkpoints are by a model of noisy scores."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from phyla.records import Maximize, Minimize
-from phyla.strategies.estimate import estimate
+from phyla.strategies.estimate import Estimates, estimate
 
 MEMBERS, GENERATIONS = 16, 20
 HEADS = range(MEMBERS * (GENERATIONS - 1), MEMBERS * GENERATIONS)
@@ -36,6 +36,10 @@ def planted(seed: int, *, noise: float, change: float = 0.3) -> tuple[Array, Arr
     return levels, scores, parents
 
 
+def named(estimates: Estimates, heads: Collection[int], scores: Array) -> int:
+    return estimates.winner(heads, int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf))))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_exact_scores_are_the_estimates_and_the_best_one_wins(seed: int) -> None:
     levels, scores, parents = planted(seed, noise=0.0)
@@ -43,7 +47,7 @@ def test_exact_scores_are_the_estimates_and_the_best_one_wins(seed: int) -> None
     assert estimates.exact
     assert np.array_equal(estimates.levels, levels)
     assert estimates.noise < 0.05
-    assert estimates.winner(HEADS) == int(np.argmax(scores))
+    assert named(estimates, HEADS, scores) == int(np.argmax(scores))
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
@@ -63,8 +67,9 @@ def test_at_least_90_of_100_intervals_hold_the_true_level() -> None:
         levels, scores, parents = planted(seed, noise=1.0)
         estimates = estimate(scores.tolist(), parents)
         place = int(np.random.default_rng(seed).integers(len(scores)))
-        low, high = estimates.interval(place)
-        held += low <= levels[place] <= high
+        expected = estimates.expected(place, maximize=True)
+        assert expected is not None
+        held += expected.low <= levels[place] <= expected.high
         errors.append([abs(estimates.levels - levels).mean(), abs(scores - levels).mean()])
     assert held >= 90
     # The intervals are no wide ones: estimates are more than twice as close as scores.
@@ -80,7 +85,7 @@ def test_units_do_not_matter(noise: float, factor: float, shift: float) -> None:
     assert second.stderrs == pytest.approx(factor * first.stderrs, rel=1e-4)
     assert second.noise == pytest.approx(factor * first.noise, rel=1e-4)
     assert second.exact == first.exact == (noise == 0)
-    assert second.winner(HEADS) == first.winner(HEADS)
+    assert named(second, HEADS, scores) == named(first, HEADS, scores)
 
 
 def test_losses_and_their_negatives_give_the_same() -> None:
@@ -88,32 +93,31 @@ def test_losses_and_their_negatives_give_the_same() -> None:
     up = estimate([Maximize("x").order(score) for score in scores], parents)
     down = estimate([Minimize("x").order(-score) for score in scores], parents)
     assert np.array_equal(up.levels, down.levels)
-    assert up.winner(HEADS) == down.winner(HEADS)
+    assert named(up, HEADS, scores) == named(down, HEADS, scores)
 
 
 @pytest.mark.parametrize("value", [-1e12, -1e300, -math.inf, math.nan, math.inf])
 def test_members_that_diverge_change_nothing_for_the_others(value: float) -> None:
     _, scores, parents = planted(7, noise=1.0)
     before = estimate(scores.tolist(), parents)
-    lost = [place for place in range(1, len(scores), 9) if place != before.winner(HEADS)]
+    lost = [place for place in range(1, len(scores), 9) if place != named(before, HEADS, scores)]
     scores[lost] = value
     after = estimate(scores.tolist(), parents)
     assert after.noise == pytest.approx(before.noise, rel=0.15)
     assert all(after.levels[place] == -math.inf for place in lost)
-    assert after.winner(lost) not in lost
+    assert named(after, lost, scores) not in lost
     others = np.isfinite(after.levels)
     assert abs(after.levels - before.levels)[others].mean() < 0.3
 
 
 def test_a_head_wins_unless_another_trial_is_significantly_better() -> None:
     populations = [planted(seed, noise=1.0) for seed in SEEDS]
-    winners = [estimate(scores.tolist(), parents).winner(HEADS) for _, scores, parents in populations]
+    winners = [named(estimate(scores.tolist(), parents), HEADS, scores) for _, scores, parents in populations]
     assert np.mean([winner in HEADS for winner in winners]) >= 0.9
     levels, scores, parents = planted(11, noise=1.0)
     # From generation 10 on all are 20 times the noise worse.
     fallen = scores - np.where(np.arange(len(scores)) >= 10 * MEMBERS, 20.0, 0.0)
-    winner = estimate(fallen.tolist(), parents).winner(HEADS)
-    assert winner is not None
+    winner = named(estimate(fallen.tolist(), parents), HEADS, fallen)
     assert winner < 10 * MEMBERS
     assert levels[winner] > np.median(levels[: 10 * MEMBERS])
 
@@ -133,10 +137,22 @@ def test_few_trials_and_scores_that_rarely_change_are_taken_as_they_are(
     finite = [score for score in scores if math.isfinite(score)]
     assert estimates.exact
     assert estimates.levels[: len(finite)].tolist() == finite
-    assert estimates.winner([len(scores) - 1]) == scores.index(max(finite))
+    assert estimates.winner([len(scores) - 1], scores.index(max(finite))) == scores.index(max(finite))
+    assert estimates.expected(0, maximize=True) is None
 
 
-def test_without_a_finite_score_there_is_no_winner() -> None:
-    assert estimate([], []).winner([]) is None
-    assert estimate([math.nan, -math.inf], [None, 0]).winner([1]) is None
-    assert estimate([math.nan] * 80, [None, *range(79)]).winner([79]) is None
+def test_a_member_without_a_finite_score_never_wins() -> None:
+    scores = [math.nan] * 80
+    scores[3] = 1.0
+    assert estimate(scores, [None, *range(79)]).winner([79], 3) == 3
+
+
+def test_candidates_of_a_final_are_the_best_score_and_the_best_newest_trials() -> None:
+    _, scores, parents = planted(3, noise=1.0)
+    estimates, luckiest = estimate(scores.tolist(), parents), int(np.argmax(scores))
+    assert luckiest not in HEADS
+    chosen = estimates.candidates(HEADS, luckiest, 8)
+    ranked = sorted(HEADS, key=lambda place: -estimates.levels[place])
+    assert set(chosen) == {luckiest, *ranked[:7]}
+    assert chosen == sorted(chosen, key=lambda place: -estimates.levels[place])
+    assert estimates.candidates([luckiest], luckiest, 8) == [luckiest]

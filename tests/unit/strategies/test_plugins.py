@@ -6,10 +6,10 @@ from pathlib import Path
 
 import phyla.strategies
 from phyla import plugins
-from phyla.strategies import Context, Exploited, Explored, Measure, Reported, Start, Stop, Wait
+from phyla.strategies import Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait
 
-NOT_STORED = {Context, Exploited, Explored, Measure, Reported, Start, Stop, Wait}
-"""What rules are given and give back."""
+NOT_STORED = {Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait}
+"""What rules are given and give back, and settings of a study that are no plug-ins."""
 
 
 def test_every_strategy_and_rule_is_registered() -> None:

@@ -210,10 +210,12 @@ def finish_watching(view: View) -> list[Command]:
     return []
 
 
-def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> list[Command]:
+def replicate(
+    view: View, rules: TrainRules, subject: Scored, times: int, *, guaranteed: str = "fitness"
+) -> list[Command]:
     """Run the suite that gives fitness on a checkpoint again, with other seeds.
 
-    Queued repetitions count towards `times`.
+    Queued repetitions count towards `times`. They count for the trial's score if they are guaranteed for that.
     """
     assert rules.suite_fitness is not None
     seen = view.find_seen(subject.checkpoint, subject.index)
@@ -223,9 +225,9 @@ def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> lis
     repeated = [group for group in groups_on(view, seen, suite) if group.replicate > 0]
     queued = sum(group.state is GroupState.QUEUED for group in repeated)
     first = max((group.replicate for group in repeated), default=0) + 1
-    # A member waits for them, so they have the highest priority.
-    waited = {"guaranteed": "fitness", "trial": subject.trial, "member": subject.member}
+    # They are waited for, so they have the highest priority.
+    scored = {"trial": subject.trial, "member": subject.member} if guaranteed == "fitness" else {}
     return [
-        repetition(view, suite, seen, number, rank=float(-number), **waited)
+        repetition(view, suite, seen, number, rank=float(-number), guaranteed=guaranteed, **scored)
         for number in range(first, first + times - queued)
     ]

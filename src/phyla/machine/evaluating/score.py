@@ -26,6 +26,8 @@ from phyla.records import (
 )
 from phyla.validation import suggestion
 
+FINALIST = "finalist"
+"""Why no policy may skip an evaluation: a final waits for it."""
 SAME_SAMPLES = "same-samples"
 """Kind of the event for a repeated evaluation with identical results."""
 
@@ -69,9 +71,11 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     A complete group gives the trial its fitness, and the member too while it still trains on that trial's
     weights. A partial group, or a group whose checkpoint is gone, gives no fitness.
     """
-    if not isinstance(rules, TrainRules) or rules.suite_fitness is None or group.trial is None:
+    if not isinstance(rules, TrainRules) or rules.suite_fitness is None:
         return []
-    if group.suite != rules.suite_fitness.suite:
+    if group.guaranteed == FINALIST:
+        return _record_measurement(view, rules, group)
+    if group.trial is None or group.suite != rules.suite_fitness.suite:
         return []
     trial = view.locked_trial(group.trial)
     if trial is None:
@@ -114,6 +118,50 @@ class _Pool:
     means: dict[str, float] = field(default_factory=dict)
     stderrs: dict[str, float | None] = field(default_factory=dict)
     same: set[str] = field(default_factory=set)
+
+
+def _record_measurement(view: View, rules: TrainRules, group: Group) -> list[Command]:
+    """Return the measurement of a final that an evaluation is."""
+    seen = view.seen(group.seen)
+    trial = None if seen.trial is None else view.trial(seen.trial)
+    if trial is None:
+        return []
+    judgement = _worth_of(group, rules) if group.state is GroupState.COMPLETE else None
+    measured = TrialRecord(
+        id=view.new_job_id(),
+        study=trial.study,
+        member=trial.member,
+        generation=trial.generation,
+        kind=JobKind.FINAL,
+        state=JobState.FAILED if judgement is None else JobState.COMPLETED,
+        parent=trial.id,
+        parent_checkpoint=trial.checkpoint,
+        parent_index=trial.checkpoint_index,
+        params_from=trial.id,
+        params=trial.params,
+        start_step=seen.step,
+        end_step=seen.step,
+        reached_step=seen.step,
+        seed=0,
+        checkpoint=trial.checkpoint,
+        checkpoint_index=trial.checkpoint_index,
+        reason={"decision": "final", "suite": group.suite, "replicate": group.replicate},
+        error=None if judgement is not None else group.why or f"its evaluation is {group.state}",
+        created_at=group.created_at,
+        started_at=group.created_at,
+        ended_at=view.now(),
+        age=trial.age,
+        **(judgement or Worth(fitness=None, order=None, criteria=None)),
+    )
+    return [Insert(measured)]
+
+
+def _worth_of(group: Group, rules: TrainRules) -> Worth | None:
+    """Return the score that one evaluation gives; None if an aggregate is missing."""
+    names = rules.aggregates
+    if any(group.values.get(name) is None for name in names.values()):
+        return None
+    return worth({metric: _estimate(group, name)[0] for metric, name in names.items()}, rules.objective)
 
 
 def _pool_groups(view: View, group: Group, names: Mapping[str, str]) -> _Pool:

@@ -6,6 +6,7 @@ some conditions are text from `phyla.store.sql.tables`.
 
 import heapq
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import sqlalchemy as sa
 
@@ -17,6 +18,7 @@ from phyla.records import (
     MemberState,
     Report,
     RunStart,
+    Score,
     TrialRecord,
     rank,
     storable,
@@ -28,8 +30,10 @@ from phyla.store.sql.tables import (
     DAMAGED,
     DELETING,
     ENDED_TRIAL,
+    FINAL,
     KEPT,
     LIVE,
+    RESULT,
     SCORED,
     UNFINISHED_TRIAL,
     checkpoints,
@@ -110,6 +114,9 @@ _RESULTS = (
     .where(_OF_STUDY, _t.generation == parameter("generation"), SCORED)
     .order_by(_t.id)
 )
+# Sorted later: SQLite would need a table of its own for it.
+_SCORES = sa.select(_t.id, _t.parent, _t.generation, _t.order).where(_OF_STUDY, RESULT)
+_FINAL_TRIALS = TRIALS.select.where(_OF_STUDY, FINAL).order_by(_t.id)
 _BEST = (
     TRIALS.select.join(checkpoints, sa.and_(checkpoints.c.study == _t.study, checkpoints.c.name == _t.checkpoint))
     .where(_OF_STUDY, _t.state == "completed", _TRAIN, _t.order > SINCE, checkpoints.c.state == "live")
@@ -245,6 +252,14 @@ class Population(Queue):
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         return self._all(TRIALS, _BEST, since=NEVER, limit=count)
+
+    def final_trials(self) -> Sequence[TrialRecord]:
+        return self._all(TRIALS, _FINAL_TRIALS)
+
+    def scores(self) -> Sequence[Score]:
+        nan = float("nan")
+        rows = sorted(self._rows(_SCORES), key=itemgetter(0))
+        return [Score(trial, parent, born, nan if order is None else order) for trial, parent, born, order in rows]
 
     def broken_in_a_row(self) -> int:
         resumed = self._study.resumed_at

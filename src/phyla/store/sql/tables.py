@@ -40,6 +40,7 @@ USABLE = sa.text("number <> -1 AND state IN ('live', 'ready')")
 DELETING = sa.text("state = 'deleting'")
 DAMAGED = sa.text("state = 'damaged'")
 ENDED = sa.text("ended_at IS NOT NULL")
+FINAL = sa.text("kind = 'final'")
 RESULT = sa.text("state = 'completed' AND kind = 'train'")
 SCORED = sa.text("state = 'completed' AND kind = 'train' AND fitness_order IS NOT NULL")
 QUEUED = sa.text("state = 'queued'")
@@ -48,6 +49,8 @@ STARTED = sa.text("state = 'queued' AND started")
 GUARANTEED = sa.text("state = 'queued' AND guaranteed IS NOT NULL")
 TAKEN_ON = sa.text("state <> 'skipped'")
 BEST = sa.text("best")
+# A final measures candidates of one member at the same time.
+MEMBERS_UNFINISHED = sa.text("ended_at IS NULL AND group_id IS NULL AND kind <> 'final'")
 # By the group: of conditions on the member SQLite would make a search of `jobs_by_member`.
 TRIAL = sa.text("group_id IS NULL")
 PENDING_TRIAL = sa.text("state = 'pending' AND group_id IS NULL")
@@ -182,7 +185,9 @@ jobs = _table(
     _index("trials_by_study", "study", "id", where=TRIAL),
     # Also serves eval jobs, which have no member, and searches for references to a study.
     _index("jobs_by_member", "study", "member", "id"),
-    _index("trials_one_unfinished", "study", "member", where=UNFINISHED_TRIAL, unique=True),
+    _index("trials_one_unfinished", "study", "member", where=MEMBERS_UNFINISHED, unique=True),
+    _index("trials_unfinished", "study", where=UNFINISHED_TRIAL),
+    _index("trials_final", "study", "id", where=FINAL),
     _index("trials_pending", "study", "id", where=PENDING_TRIAL),
     _index("trials_ended_at", "study", "state", "ended_at", where=ENDED_TRIAL),
     _index("trials_generation", "study", "generation", "order", "state", "kind", where=SCORED),

@@ -16,7 +16,7 @@ from phyla.evaluation import EvalTask, Suite
 from phyla.records import Objective, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
-from phyla.strategies import StoppingRule
+from phyla.strategies import Final, StoppingRule
 from phyla.study.declaration import Retention, Retries
 from phyla.study.files.tables import (
     ANYTHING,
@@ -175,6 +175,7 @@ def _keys() -> Mapping[str, Kind]:
         "checkpoints": PATH,
         "start_from": list_of(start),
         "stopping": list_of(plugin(GROUPS[StoppingRule])),
+        "final": table(Final),
         "retention": table(Retention),
         "retries": table(Retries),
         **outputs,

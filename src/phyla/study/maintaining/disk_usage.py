@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.machine import Reader
-from phyla.queries import best_of, retention
+from phyla.queries import best_scores, retention
 from phyla.records import Aim, CheckpointState, StudyKind
 from phyla.study.maintaining.delete import measure_size
 from phyla.study.places import Places, find_study
@@ -58,7 +58,7 @@ def checkpoint_sizes(reader: Reader) -> dict[str, list[int]]:
     config = reader.study().config
     plan = retention(reader)
     newest = {member.head.checkpoint for member in reader.members() if member.head is not None}
-    best = {trial.checkpoint for trial in best_of(reader, Aim.from_config(config))}
+    best = {trial.checkpoint for trial in best_scores(reader, Aim.from_config(config))}
     sizes: dict[str, list[int]] = {"best": [], "newest of members": []}
     for row, why in plan.kept:
         if row.name in best or why.startswith(("one of the best", "on the Pareto front")):

@@ -167,7 +167,8 @@ def prepare(
     results = Results(store, record, places)
     rows = {row.name: row for row in results.checkpoints()}
     origin = _Source(study, results.trials(), rows, places.checkpoints(study, record.config))
-    path = origin.path(trial)
+    best = results.best if trial is None else None
+    path = origin.path(trial if best is None else best.trial)
     last = path[-1]
     start: StartFrom | None
     if steps is None:

@@ -3,13 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from phyla.checkpoints import RemotePlace, is_there, local_copy
 from phyla.errors import CheckpointMissing
+from phyla.formatting import duration, fitness, format_count, format_expected, number
+from phyla.machine import Winner
 from phyla.queries import BestTrial
-from phyla.records import Aim, Checkpoint, TrialRecord
+from phyla.records import Aim, Checkpoint, Phase, StudyState, TrialRecord
 from phyla.space import Params
+from phyla.strategies import Expected, Final
+
+if TYPE_CHECKING:
+    from phyla.study.results.results import Results
 
 Root: TypeAlias = Callable[[], Path | RemotePlace]
 """Returns where the checkpoints of a study are."""
@@ -57,10 +63,51 @@ class Best:
     trial: int
     member: int
     values: Mapping[str, float]  # what it was judged by: the metrics that the objective names
+    expected: Expected | None = None  # fitness expected when it is measured again; None where scores are exact
+    measurements: int = 0  # how many of a final that comes from; 0 if it is an estimate from other trials' scores
+    noise: float | None = None  # standard deviation of the noise of one score; None if it is not known
+    luckiest: TrialRecord | None = None  # the trial with the best score, if that is another one
+    lead: float | None = None  # how much better it is than the next member's newest, by estimate, if that is known
 
     def __repr__(self) -> str:
         where = f"trial {self.trial} of member {self.member}, step {self.checkpoint.step}"
         return f"<Best: fitness {self.fitness:g}, {where}, in {self.checkpoint.where}>"
+
+
+def explain_best(best: Best) -> list[tuple[str, str]]:
+    """Return why a trial is the best one, as labels and texts; empty where scores are exact."""
+    lines = []
+    if best.expected is not None:
+        how = f"{best.measurements} new measurements in the final"
+        if not best.measurements:
+            varies = "" if best.noise is None else f"; a single score varies by {number(best.noise, 2)}"
+            how = f"the scores of its relatives{varies}"
+        lines.append(("expected", f"{format_expected(best.expected)} with 95 % confidence, by {how}"))
+    luckiest = best.luckiest
+    if luckiest is not None:
+        score = f"trial {luckiest.id} of member {luckiest.member} scored {fitness(luckiest)}"
+        known = "was not better in the final" if best.measurements else "probably by luck"
+        lines.append(("best score", f"{score}, {known}"))
+    return lines
+
+
+def suggest_final(results: "Results") -> list[str]:
+    """Return what a final would cost, if luck may have chosen the best trial of a completed study."""
+    best = results.best
+    if best is None or best.measurements or best.noise is None or best.lead is None or best.noise <= best.lead:
+        return []
+    if best.expected is None or results.state is not StudyState.COMPLETED:
+        return []
+    final, spent = Final(), results.time_spent()
+    apart = (Phase.EVALUATING,) if spent.seconds[Phase.EVALUATING] else (Phase.LOADING, Phase.SAVING)
+    seconds = final.measurements * sum(spent.seconds[phase] for phase in apart) / max(1, spent.timed)
+    count = format_count(final.measurements, "measurement")
+    words = (
+        f"a single score varies by {number(best.noise, 2)}, and the best trial leads by {number(best.lead, 2)} "
+        f"only: luck may have chosen it. To measure the best {final.candidates} again ({count}, about "
+        f"{duration(seconds)} of work): {results.places.command('final', results.name)} --file FILE"
+    )
+    return [words]
 
 
 def front_of(study: str, aim: Aim, best: Sequence[BestTrial], root: Root) -> list[Best]:
@@ -74,10 +121,16 @@ def front_of(study: str, aim: Aim, best: Sequence[BestTrial], root: Root) -> lis
             trial=trial.id,
             member=trial.member,
             values={aim.name: trial.fitness} if trial.criteria is None else trial.criteria.values,
+            **_why_best(winner),
         )
-        for trial, row in ((best_trial.trial, best_trial.checkpoint) for best_trial in best)
+        for trial, row, winner in ((entry.trial, entry.checkpoint, entry.winner) for entry in best)
         if trial.fitness is not None and row is not None
     ]
+
+
+def _why_best(winner: Winner | None) -> dict[str, Any]:
+    names = ("expected", "measurements", "noise", "luckiest", "lead")
+    return {} if winner is None else {name: getattr(winner, name) for name in names}
 
 
 def checkpoint_of(study: str, trial: TrialRecord, row: Checkpoint | None, root: Root) -> BestCheckpoint:

@@ -23,7 +23,8 @@ def course(reader: Reader, points: int) -> list[tuple[float, float, float]]:
         ends = [start + (newest.id - start) * point // points for point in range(points + 1)]
     for after, end in pairwise(ends):
         trials = [trial for trial in reader.trials(after=after, limit=SAMPLE) if trial.id <= end]
-        completed = [trial for trial in trials if trial.state is JobState.COMPLETED and trial.fitness is not None]
+        trained = [trial for trial in trials if not trial.measures]
+        completed = [trial for trial in trained if trial.state is JobState.COMPLETED and trial.fitness is not None]
         scores = sorted(
             (trial.order or 0.0, trial.fitness or 0.0) for trial in completed if math.isfinite(trial.order or 0.0)
         )

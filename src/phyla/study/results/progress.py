@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.machine import Reader
-from phyla.queries import best_of, recent
+from phyla.queries import best_scores, recent
 from phyla.records import (
     Aim,
     Attempt,
@@ -192,7 +192,7 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
         unfinished=unfinished,
         held=tuple(held),
         counts=counts,
-        front=tuple(best_of(reader, Aim.from_config(study.config))),
+        front=tuple(best_scores(reader, Aim.from_config(study.config))),
         member_steps=plan["member_steps"],
         planned_trials=planned,
         last_activity=last_activity,

@@ -125,9 +125,10 @@ class Results:
 
     @property
     def best(self) -> Best | None:
-        """The completed trial with the best fitness whose checkpoint is kept; None while there is none.
+        """The best completed trial whose checkpoint is kept; None while there is none.
 
-        With a Pareto objective the trial on the front that is best in the first goal.
+        Where scores are noisy it is the best by estimate, not the one with the luckiest score; after a final, the
+        winner of that. With a Pareto objective the trial on the front that is best in the first goal.
         """
         return next(iter(self.front()), None)
 
@@ -275,7 +276,7 @@ class Results:
 
     def _ancestry(self, trial: int) -> Sequence[TrialRecord]:
         path = self._query(queries.ancestry, trial)
-        if not path or path[0].kind is JobKind.MEASURE:
+        if not path or path[0].measures:
             raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
         return path
 
@@ -301,6 +302,7 @@ class Results:
         from phyla.report.columns import Attempts, Trials
 
         study, members = self.study(), self.members()
+        best = None if self.aim.tradeoffs else self.best
         # Pages of a long history are read at different times. Trials come last, so that none is missing.
         attempts = Attempts.of(every(self._store, self._id, queries.attempts))
         return StudyData(
@@ -314,6 +316,7 @@ class Results:
             damaged=tuple(self.damaged()),
             evaluating=self.evaluating(),
             starts=tuple(self.starts()),
+            best_trial=None if best is None else best.trial,
         )
 
     def _chosen(self, ids: Sequence[int]) -> Sequence[TrialRecord]:

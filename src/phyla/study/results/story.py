@@ -11,7 +11,6 @@ from phyla.records import (
     Checkpoint,
     CheckpointKind,
     Group,
-    JobKind,
     JobState,
     JsonObject,
     Report,
@@ -89,7 +88,7 @@ def read_story(reader: Reader, trial_id: int) -> list[Event]:
         return []
     attempts = reader.attempts(trial.id)
     # A measured checkpoint belongs to the trial that wrote it.
-    name = None if trial.kind is JobKind.MEASURE else trial.checkpoint or trial.progress
+    name = None if trial.measures else trial.checkpoint or trial.progress
     seen = None if name is None else reader.find_seen(name, trial.checkpoint_index)
     later = reader.trials(member=trial.member, after=trial.id, limit=1)
     return story(

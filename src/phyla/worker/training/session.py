@@ -13,7 +13,7 @@ from phyla.checkpoints import Checkpoints, attempt_name
 from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
-from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
+from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
 from phyla.validation import nearest, printable
@@ -49,7 +49,7 @@ class TrialSession:
         record = self.record
         self.id = record.id
         self.token = record.token
-        self.measuring = record.kind is JobKind.MEASURE
+        self.measuring = record.measures
         self.working_dir = self.work_root / f"trial-{record.id}"
         self._read: set[str] = set()
         self.touched = False

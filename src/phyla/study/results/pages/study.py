@@ -29,6 +29,7 @@ from phyla.records import (
     summarize_error,
 )
 from phyla.strategies import describe
+from phyla.study.results.best import explain_best
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
@@ -93,14 +94,16 @@ def _lines(results: "Results", progress: Progress) -> Iterator[Row]:
     if best is None:
         yield ("no finite fitness yet",)
     else:
+        score = fitness(progress.best) if best.luckiest is None else number(best.fitness, 6)
         yield (
-            f"best {short(names, 60)} {fitness(progress.best)}: ",
+            f"best {short(names, 60)} {score}: ",
             Span(f"trial {best.trial}", f"trials/{best.trial}"),
             " of ",
             Span(f"member {best.member}", f"members/{best.member}"),
             f", step {number(best.checkpoint.step)}",
             f"; {len(progress.front) - 1} more on the Pareto front" if goals else "",
         )
+        yield from ((f"{label} {text}",) for label, text in explain_best(best))
         yield (f"with {params(best.params.flat())}",)
         yield ("checkpoint ", Span(best.checkpoint.where, look="code"))
     spent = results.time_spent()

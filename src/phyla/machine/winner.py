@@ -1,0 +1,127 @@
+"""The winner of a study: the best by a final, else by the estimate of how good each checkpoint is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from phyla.machine.view import Reader
+from phyla.records import CheckpointState, JobState, TrialRecord
+from phyla.strategies.estimate import estimate_scores
+from phyla.strategies.final import Expected, Final, expected, next_due
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The best trial of a study, and how good it really is.
+
+    Attributes:
+        trial: the trial.
+        expected: what its score is expected to be when it is measured again; None where scores are exact, or there
+            are too few to tell.
+        measurements: how many measurements of a final that comes from; 0 if it is an estimate from the scores of
+            its lineage.
+        noise: standard deviation of the noise of one score by the scores of the study; None if it is not known.
+        luckiest: the trial with the best score, if that is another one.
+        lead: by how much it is better than the next best newest trial of a member, by estimate; None if it is not
+            known.
+    """
+
+    trial: TrialRecord
+    expected: Expected | None = None
+    measurements: int = 0
+    noise: float | None = None
+    luckiest: TrialRecord | None = None
+    lead: float | None = None
+
+
+@final
+class Standing:
+    """The scores of a study, and what they say about its trials."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._luckiest = next(iter(reader.best_trials(1)), None)
+        self._estimates, self._places = estimate_scores(reader.scores())
+
+    def candidates(self, count: int) -> list[TrialRecord]:
+        """Return whom a final measures again; empty without a finite score on a checkpoint that is kept."""
+        if self._luckiest is None:
+            return []
+        trials = {self._places[trial.id]: trial for trial in (*self._heads(), self._luckiest)}
+        return [trials[place] for place in self._estimates.candidates(trials, self._place, count)]
+
+    def winner(self, *, maximize: bool) -> Winner | None:
+        """Return the winner by estimate; None without a finite score on a checkpoint that is kept."""
+        luckiest, estimates = self._luckiest, self._estimates
+        if luckiest is None:
+            return None
+        heads = {} if estimates.exact else {self._places[trial.id]: trial for trial in self._heads()}
+        place = estimates.winner(heads, self._place)
+        trial = heads.get(place, luckiest)
+        return Winner(
+            trial=trial,
+            expected=estimates.expected(place, among=max(1, len(heads)), maximize=maximize),
+            noise=estimates.known_noise,
+            luckiest=None if trial.id == luckiest.id else luckiest,
+            lead=estimates.lead(place, heads),
+        )
+
+    @property
+    def _place(self) -> int:
+        assert self._luckiest is not None
+        return self._places[self._luckiest.id]
+
+    def _heads(self) -> list[TrialRecord]:
+        """Return the newest trials of all members that have a score and a checkpoint."""
+        heads = {member.head.trial for member in self._reader.members() if not member.retired and member.head}
+        trials = self._reader.chosen_trials(sorted(heads & self._places.keys()))
+        return [trial for trial in trials if trial.order is not None and self._is_live(trial)]
+
+    def _is_live(self, trial: TrialRecord) -> bool:
+        row = self._reader.checkpoint(trial.checkpoint or "")
+        return row is not None and row.state is CheckpointState.LIVE
+
+
+def find_winner(reader: Reader, final: Final | None, *, maximize: bool) -> Winner | None:
+    """Return the winner of a study whose objective has no trade-offs: of its final once that has ended."""
+    standing = Standing(reader)
+    by_estimate = standing.winner(maximize=maximize)
+    measured = measurements(reader.final_trials()) if final is not None else {}
+    if final is None or by_estimate is None or not measured:
+        return by_estimate
+    candidates = {trial.id: trial for trial in standing.candidates(final.candidates) if trial.id in measured}
+    due = next_due(final, list(candidates), orders(measured))
+    if due.winner is None:
+        return by_estimate
+    scores = [trial.fitness for trial in measured[due.winner][due.confirming :] if trial.fitness is not None]
+    if not scores:
+        return by_estimate
+    luckiest = by_estimate.luckiest or by_estimate.trial
+    return Winner(
+        trial=candidates[due.winner],
+        expected=expected(scores),
+        measurements=len(scores),
+        noise=by_estimate.noise,
+        luckiest=None if luckiest.id == due.winner else luckiest,
+    )
+
+
+def measurements(trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
+    """Return the measurements of a final by the trial that is measured; cancelled ones do not count."""
+    measured: dict[int, list[TrialRecord]] = {}
+    for trial in trials:
+        if trial.parent is not None and trial.state is not JobState.CANCELLED:
+            measured.setdefault(trial.parent, []).append(trial)
+    return measured
+
+
+def orders(measured: dict[int, list[TrialRecord]]) -> dict[int, list[float | None]]:
+    """Return the sort keys of measurements; minus infinity for those that failed, None for those that run."""
+    return {parent: [_order(trial) for trial in trials] for parent, trials in measured.items()}
+
+
+def _order(trial: TrialRecord) -> float | None:
+    if trial.ended_at is None:
+        return None
+    return trial.order if trial.order is not None else float("-inf")
