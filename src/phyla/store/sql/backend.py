@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import StoreError
 from phyla.records import Member, StudyRecord
@@ -94,7 +93,7 @@ class SqlSession(ABC):
         """Insert a record; with `keep`, an existing one of the same key stays."""
         text = self._texts.get((rows, keep))
         if text is None:
-            statement = insert(rows.table).inline()
+            statement = self.backend.insert(rows.table).inline()
             text = self._text(
                 (rows, keep), statement.on_conflict_do_nothing() if keep else statement, rows.columns
             )
@@ -110,7 +109,7 @@ class SqlSession(ABC):
         """Insert a record without an id; return its id, or None if a conflicting record exists, which stays."""
         text = self._texts.get((rows, "once"))
         if text is None:
-            once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
+            once = self.backend.insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
             text = self._text((rows, "once"), once, rows.without_id)
         self.cursor.execute(text, rows.values(record))
         row = self.cursor.fetchone()
@@ -122,6 +121,16 @@ class SqlSession(ABC):
         if values:
             text = self._text((rows, "all"), rows.table.insert().inline(), rows.columns)
             self.cursor.executemany(text, values)
+
+    def put(self, table: sa.Table, values: Values) -> None:
+        """Insert a row; an existing one of the same key gets its values."""
+        text = self._texts.get((table, "put"))
+        if text is None:
+            statement, key = self.backend.insert(table).inline(), table.primary_key.columns
+            others = {column.name: statement.excluded[column.name] for column in table.c if column.name not in key}
+            upsert = statement.on_conflict_do_update(index_elements=key.keys(), set_=others)
+            text = self._text((table, "put"), upsert, table.c.keys())
+        self.cursor.execute(text, values)
 
     def update(self, rows: Rows[R], record: R) -> None:
         """Write a record to its row: what differs from the record that is remembered, or everything."""
@@ -199,6 +208,10 @@ class Backend(ABC):
         member = MEMBERS.record(row)
         self._members[row[:2]] = row, member
         return member
+
+    @abstractmethod
+    def insert(self, table: sa.Table) -> Any:
+        """Return an INSERT of SQLAlchemy's dialect for this database, which has ON CONFLICT."""
 
     @abstractmethod
     def translate_error(self, error: Exception) -> StoreError:

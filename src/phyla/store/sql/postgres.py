@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.formatting import mask_password
@@ -235,6 +236,9 @@ class PostgresBackend(Backend):
 
     def close(self) -> None:
         self.engine.dispose()
+
+    def insert(self, table: sa.Table) -> postgresql.Insert:
+        return postgresql.insert(table)
 
     def translate_error(self, error: Exception) -> StoreError:
         if isinstance(error, sa.exc.TimeoutError):

@@ -67,5 +67,7 @@ def _statements(dialect: type[sa.Dialect]) -> list[str]:
     for table in (*metadata.sorted_tables, _revisions):
         elements.append(CreateTable(table))
         # In one order: of indexes that seem equally good to SQLite, the newest is used.
-        elements += map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            index.dialect_kwargs[f"{dialect.name}_where"] = index.dialect_kwargs["sqlite_where"]
+            elements.append(CreateIndex(index))
     return [str(element.compile(dialect=dialect())) for element in elements]

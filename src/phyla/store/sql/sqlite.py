@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable, advice_on
 from phyla.records import StudyRecord
@@ -172,6 +173,9 @@ class AnySqlite(Backend):
 
     def lock_schema(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def insert(self, table: sa.Table) -> sqlite.Insert:
+        return sqlite.insert(table)
 
     def announce(self, session: SqlSession) -> None:
         """Do nothing: every commit shows."""

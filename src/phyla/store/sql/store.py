@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
@@ -37,7 +36,6 @@ from phyla.system.patience import Patience
 _i = store_identity.c
 _IDENTITY = sa.select(_i.id, _i.place, _i.copied_from).where(_i.slot == 1)
 _NEW = {"id": sa.bindparam("new_id", type_=sa.Text), "place": sa.bindparam("new_place", type_=sa.Text)}
-_INSERT_IDENTITY = insert(store_identity).values(slot=1, **_NEW).on_conflict_do_nothing(index_elements=["slot"])
 _OLD = sa.bindparam("old_id", type_=sa.Text)
 # Of several processes that find a copy, one gives it an id.
 _REPLACE_IDENTITY = store_identity.update().where(_i.slot == 1, _i.id == _OLD).values(copied_from=_OLD, **_NEW)
@@ -110,7 +108,8 @@ class SqlStore:
         with self._session(write=True) as session:
             values = {"new_id": uuid.uuid4().hex, "new_place": self._backend.place(session)}
             if old is None:
-                session.run(_INSERT_IDENTITY, values)
+                new = self._backend.insert(store_identity).values(slot=1, **_NEW)
+                session.run(new.on_conflict_do_nothing(index_elements=["slot"]), values)
             else:
                 session.run(_REPLACE_IDENTITY, {**values, "old_id": old[0]})
             row = session.row(_IDENTITY, {})

@@ -82,7 +82,8 @@ def _one_of(column: str, values: Iterable[Enum]) -> str:
 def _index(
     name: str, *columns: "str | sa.TextClause", where: sa.TextClause | None = None, unique: bool = False
 ) -> sa.Index:
-    return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+    # Naming the dialect of PostgreSQL here would import it in every process; see `schema.create`.
+    return sa.Index(name, *columns, unique=unique, sqlite_where=where)
 
 
 def _type(kind: Any) -> Any:

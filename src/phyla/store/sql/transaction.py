@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla import machine
 from phyla.machine import Command, ParentGone
@@ -94,10 +93,6 @@ _NEXT = (
 _ADD_REPORTS = reports.insert().from_select(
     ["study", "trial", "token", "seq", "batch"],
     sa.select(STUDY, TRIAL, TOKEN, _NEXT, sa.bindparam("reported", type_=sa.Text)),
-)
-_mark = insert(marks).values({name: sa.bindparam(f"mark_{name}", type_=c.type) for name, c in marks.c.items()})
-_SET_MARK = _mark.on_conflict_do_update(
-    index_elements=list(marks.primary_key.columns.keys()), set_={"average": _mark.excluded.average}
 )
 
 _c = checkpoints.c
@@ -215,7 +210,7 @@ class SqlTransaction(Population, Evaluating):
                         "trial": trial_id,
                         "average": number(mark.average),
                     }
-                    session.run(_SET_MARK, {f"mark_{name}": value for name, value in values.items()})
+                    session.put(marks, values)
             case machine.SetStudyState(study_state, message):
                 self._change_study(state=study_state, message=message)
             case machine.SetStrategyState(committed):
