@@ -3,13 +3,15 @@
 import sys
 
 from phyla.system.endings import ending
+from phyla.system.garbage import pause_collection
 
 
 def main() -> None:
     """Run the command line; the entry point `phyla`."""
     with ending():
         try:
-            from phyla.cli.app import run_app
+            with pause_collection():
+                from phyla.cli.app import run_app
 
             run_app()
         except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.formatting import duration, format_count, quote_command, step
 from phyla.records import JobState, StudyState, escape_name, summarize_error
+from phyla.system.garbage import pause_collection
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
@@ -302,7 +303,8 @@ def final(
 
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
-    from phyla.study.files.load import load_studies
+    with pause_collection():
+        from phyla.study.files.load import load_studies
 
     if file.suffix == ".toml" and (words := options.file_arguments()):
         raise UsageError(f"{quote_command(['--', *words])}: {file} is not a Python file, so it takes no arguments")

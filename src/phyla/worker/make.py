@@ -18,7 +18,6 @@ from phyla.evaluation import Suite
 from phyla.machine import TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.store import Store
-from phyla.watcher import DirectorySources
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
 from phyla.worker.spec import WorkerSpec
 
@@ -86,6 +85,8 @@ def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[C
 
 
 def _load_watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
+    from phyla.watcher import DirectorySources
+
     record = store.find_study(name)
     if record is None or not record.watched:
         raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")

@@ -1,4 +1,4 @@
-"""`phyla --help` is quick, since nothing heavy is imported for it."""
+"""`phyla --help` and workers start quickly, since they import nothing that they do not need."""
 
 import re
 import subprocess
@@ -14,3 +14,11 @@ def test_no_heavy_library_is_imported() -> None:
     imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
     assert "phyla.cli.app" in imported
     assert not HEAVY & imported
+
+
+def test_a_worker_imports_neither_the_watcher_nor_a_database() -> None:
+    code = "import sys, phyla.worker.process; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "phyla.worker.make" in imported
+    assert not {"phyla.watcher", "phyla.report", "rich", "typer", "scipy", "sqlalchemy"} & imported

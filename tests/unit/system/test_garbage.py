@@ -1,0 +1,23 @@
+"""Imports are not interrupted by garbage collections."""
+
+import gc
+from importlib import import_module
+
+import pytest
+
+from phyla.system.garbage import pause_collection
+
+
+def test_collection_pauses_for_imports() -> None:
+    gc.unfreeze()
+    with pause_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0  # later collections skip what was there
+    gc.unfreeze()
+
+
+def test_collection_goes_on_after_an_import_that_fails() -> None:
+    with pytest.raises(ImportError), pause_collection():
+        import_module("no_such_module")
+    assert gc.isenabled()
