@@ -259,7 +259,7 @@ class _Claim:
 
     def _measure(self, member: Member, head: Scored, reason: JsonObject) -> Step:
         study = self.view.study()
-        rng = decision_rng(study.seed, member.index, member.generation, 1000 + member.measures_left)
+        rng = decision_rng(study.seed, member.index, member.generation, 1000 + head.measurements)
         return self._running(
             member,
             head,

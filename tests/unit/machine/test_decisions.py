@@ -416,6 +416,23 @@ def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
     assert study.strategy_state == len(trained) + len(measured) // 2 + 1
 
 
+class OneByOne(Scripted):
+    """Measures three times, and decides after each."""
+
+    def decide(self, member: Member, population: Any, context: Context) -> Decision:
+        if member.head is not None and member.head.measurements < 4:
+            return Measure(times=1, reason={"why": "noisy"})
+        return super().decide(member, population, context)
+
+
+def test_measurements_of_a_checkpoint_have_different_seeds_even_if_each_is_decided_by_itself() -> None:
+    simulation = make(OneByOne())
+    simulation.run(1, np.random.default_rng(3))
+    measured = [trial for trial in trials(simulation).values() if trial.kind is JobKind.MEASURE]
+    assert len(measured) >= 3 * 8
+    assert len({(trial.parent, trial.seed) for trial in measured}) == len(measured)
+
+
 class Ending(Scripted):
     """Ends the study at its second decision."""
 
