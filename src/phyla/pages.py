@@ -90,13 +90,23 @@ class Drawing:
 
 
 @final
+class Passage(NamedTuple):
+    """A section of preformatted text, such as a traceback."""
+
+    name: str
+    title: str
+    lead: str
+    text: str
+
+
+@final
 class Later(NamedTuple):
     """A section that needs the whole history, and is drawn later."""
 
     name: str
 
 
-Section: TypeAlias = Table | Drawing
+Section: TypeAlias = Table | Drawing | Passage
 Sections: TypeAlias = Mapping[str, Section]
 
 
@@ -129,4 +139,4 @@ class Page:
     lines: Sequence[Row] = ()
     facts: Sequence[Fact] = ()
     actions: Sequence[Span] = ()
-    sections: Sequence[Table | Later] = ()
+    sections: Sequence[Table | Passage | Later] = ()

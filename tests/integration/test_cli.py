@@ -491,7 +491,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
         home=tmp_path,
     ).results()
     at = ("--home", tmp_path)
-    assert "0/4" in cli("status", *at)
+    assert "0 of 4" in cli("status", *at)
     assert "trials completed: 0 of 4\nsteps: 0 of 4\nmembers: 2\n" in cli("status", "empty", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)

@@ -133,8 +133,8 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     key = parent.text_content()
     parent.click()
     expect(page.get_by_role("heading", name=f"Trial {key} ")).to_be_visible()
-    expect(page.locator("#children")).to_contain_text(str(best.trial))
-    page.locator("#checkpoint").get_by_role("link", name="school").click()
+    expect(page.locator("#story")).to_contain_text(str(best.trial))
+    page.locator("#evaluations").get_by_role("link", name="school").click()
     expect(page.locator("#suite-1")).to_contain_text("moody")
     expect(page.locator("#causes")).to_contain_text(f"{MARKUP} not today")
 

@@ -53,7 +53,12 @@ def print_page(page: Page) -> None:
     tables = [section for section in page.sections if isinstance(section, Table) and section.rows]
     for at, section in enumerate(tables):
         show(f"\n{section.title}" if at or page.state else section.title)
-        print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
+        print_section(section)
+
+
+def print_section(section: Table) -> None:
+    """Print a table of a page."""
+    print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
 
 
 def pick(record: object, *names: str, **renamed: str) -> dict[str, Any]:

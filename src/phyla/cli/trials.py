@@ -1,20 +1,18 @@
 """`phyla best` and `phyla trials`: the best trial of a study, all trials, and the story of one."""
 
-import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import pick, print_json, print_table
+from phyla.cli.output import pick, print_json, print_section, print_table
 from phyla.errors import StudyNotFound, UsageError
-from phyla.formatting import fitness, format_count, format_estimate, infeasible, number, params, size, step
-from phyla.records import JobState, TrialRecord, summarize_error
+from phyla.formatting import format_count, format_estimate, number, params, size, step
+from phyla.records import JobState
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
-    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Event, Results
+    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
 
 
 def best(
@@ -171,13 +169,15 @@ def trials(
 ) -> None:
     """List the trials of a study, or show the story of one."""
     from phyla.study import load_study
+    from phyla.study.results.pages.trials import story_table, trials_table
     from phyla.study.results.results import trial_row
 
     results = load_study(study, **options.where(ctx))
     if story is not None:
         if (member, state, last, sort) != (None, None, None, "trial"):
             raise UsageError("--story is about one trial: leave out --member, --state, --last and --sort")
-        _print_story(results.story(story), as_json=as_json)
+        events = results.story(story)
+        print_json(events) if as_json else print_section(story_table(events))
         return
     none = f"study {study!r} has no trials yet"
     size = results.study().population_size
@@ -192,52 +192,6 @@ def trials(
     if as_json:
         print_json([trial_row(trial) for trial in chosen])
     elif chosen:
-        print_table(
-            (
-                ">trial",
-                ">member",
-                ">gen",
-                "state",
-                ">parent",
-                "steps",
-                ">fitness",
-                "~hyperparameters",
-                "~decision",
-            ),
-            map(_row, chosen),
-            ["red" if trial.state is JobState.FAILED else "" for trial in chosen],
-        )
+        print_section(trials_table(chosen, "trials", "Trials"))
     else:
         print(f"study {study!r} has no such trials" if results.counts() else none)
-
-
-def _print_story(events: "Sequence[Event]", *, as_json: bool) -> None:
-    if as_json:
-        print_json(events)
-    else:
-        print_table(("time", "=what happened"), ((_local_time(event.at), event.words) for event in events))
-
-
-def _local_time(at: float | None) -> str | None:
-    return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def _row(trial: TrialRecord) -> tuple[object, ...]:
-    from phyla.strategies import describe
-
-    text, state = describe(trial.reason), trial.state.value
-    if trial.stop_reason is not None:
-        # A rule stopped it early: it is not just cancelled.
-        text, state = f"{describe(trial.stop_reason)} ({text})", "stopped"
-    elif trial.error and trial.state is not JobState.COMPLETED:
-        text = f"{summarize_error(trial.error)} ({text})"
-    if infeasible(trial):
-        text = f"{infeasible(trial)} ({text})"
-    state = state if trial.kind == "train" else f"{trial.state} ({trial.kind})"
-    steps = f"{trial.start_step} -> {_end(trial)}"
-    ids = (trial.id, trial.member, trial.generation)
-    return (*ids, state, trial.parent, steps, fitness(trial), params(trial.params), text)
-
-
-def _end(trial: TrialRecord) -> int:
-    return trial.end_step if trial.reached_step is None else trial.reached_step

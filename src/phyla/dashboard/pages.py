@@ -1,7 +1,6 @@
 """The context of each page, read from the store, for the templates."""
 
 import hashlib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -9,21 +8,18 @@ from typing import TYPE_CHECKING, Any, final
 from starlette.requests import Request
 
 from phyla.errors import StudyNotFound
-from phyla.formatting import fitness
 from phyla.pages import Page, Row
-from phyla.records import Attempt, StudyRecord, StudyState, TrialRecord, summarize_error
+from phyla.records import StudyRecord, StudyState, TrialRecord
 from phyla.report.page import PLOTLY
 from phyla.report.page import environment as templates
 from phyla.report.sections import COMPARISON_SECTIONS
 from phyla.store import Store
-from phyla.strategies import describe
-from phyla.study.places import Places, check_kept, where_of
+from phyla.study.places import Places, check_kept
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.pages.evaluations import evaluations_page, run_page
 from phyla.study.results.pages.studies import job_rows, machine_row, studies_page, workers_page
 from phyla.study.results.pages.study import study_page
-from phyla.study.results.pages.trials import ROWS, later_link, links_around, trials_page, trials_table
-from phyla.study.results.progress import mark_lost_workers, progress_of
+from phyla.study.results.pages.trials import ROWS, links_around, member_page, trial_page, trials_page
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import read_run_status
 
@@ -34,11 +30,9 @@ HERE = Path(__file__).parent / "static"
 REPORT = PLOTLY.parents[1] / "templates"
 FILES = {"page.css": REPORT, "page.js": REPORT}
 FILES |= {"dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.parent}
-ANCESTORS = 12
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
 DIGITS = 18
 """The most digits of an id."""
-LOG_BYTES = 16 * 1024
 
 
 @final
@@ -97,55 +91,16 @@ class Pages:
         with self._store.reader(study.id) as reader:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
-            member = reader.member(index)
-            progress = mark_lost_workers(progress_of(reader, [member]), self._places.locks)
-            rows = [*reader.trials(member=index, after=after, limit=ROWS)]
-        return {
-            "title": f"Member {index} of {study.name}",
-            "study": study,
-            "member": member,
-            "progress": progress,
-            "at": progress.trials.get(index),
-            "trials": trials_table(rows, "history", "Trials", links=later_link(rows)),
-        }
+            return _page(member_page(reader, index, after, self._places))
 
     def trial(self, request: Request) -> dict[str, Any]:
-        """Read one trial with its attempts, relatives, evaluations and log."""
+        """Read one trial."""
         study, key = self._find(request), _number(request.path_params["trial"])
         with self._store.reader(study.id) as reader:
             trial = reader.job(key)
             if not isinstance(trial, TrialRecord):
                 raise StudyNotFound(f"study {study.name!r} has no trial {key}")
-            attempts = [*reader.attempts(trial.id)]
-            row = None if trial.checkpoint is None else reader.checkpoint(trial.checkpoint)
-            seen = None if row is None else reader.find_seen(row.name, trial.checkpoint_index)
-            return {
-                "title": f"Trial {trial.id} of {study.name}",
-                "study": study,
-                "trial": trial,
-                "attempts": attempts,
-                "ancestors": trials_table(
-                    reader.ancestry(trial.id, 1 + ANCESTORS)[1:],
-                    "lineage",
-                    "Parents",
-                    lead="The origin of its weights, nearest first.",
-                    empty="It started fresh.",
-                ),
-                "children": trials_table(
-                    reader.children(trial.id)[:ROWS],
-                    "children",
-                    "Children",
-                    lead="Trials that started from its weights.",
-                    empty="None.",
-                ),
-                "reported": [*reader.reports(trial.id)[-1:]],
-                "checkpoint": row,
-                "path": row and where_of(row, self._places.checkpoints(study.name, study.config)),
-                "seen": seen,
-                "groups": [] if seen is None else reader.groups_of(seen.id),
-                "now": reader.now(),
-                "log": _end_of_log(self._places, study.name, trial, attempts),
-            }
+            return _page(trial_page(reader, trial, self._places))
 
     def workers(self, request: Request) -> dict[str, Any]:
         """Read the current jobs of workers, and the machines on which studies were started."""
@@ -193,33 +148,10 @@ def _page(page: Page) -> dict[str, Any]:
     return {"title": page.title, "page": page}
 
 
-def _end_of_log(
-    places: Places, study: str, trial: TrialRecord, attempts: Sequence[Attempt]
-) -> tuple[str, str] | None:
-    """Return the path of the log of a trial's newest attempt, and its end; None if it is not on this machine.
-
-    Nothing from the store becomes part of a path, except the number of a worker.
-    """
-    if not attempts:
-        return None
-    token, slot = attempts[-1].token, attempts[-1].worker.split(":")[1:2]
-    work = places.folder("work", study) / f"trial-{trial.id}"
-    files = [work / f"{name}-{token}.txt" for name in ("stderr", "stdout")]
-    if slot and slot[0].isdecimal():
-        files.append(places.folder("logs", study) / f"worker-{slot[0]}.log")
-    for file in files:
-        if file.is_file() and not file.is_symlink() and file.stat().st_size:
-            with file.open("rb") as opened:
-                opened.seek(max(0, file.stat().st_size - LOG_BYTES))
-                return str(file), opened.read(LOG_BYTES).decode("utf-8", "replace")
-    return None
-
-
 @cache
 def environment() -> "jinja2.Environment":
     """Return the templates of the dashboard, with their own filters."""
     pages = templates("phyla.dashboard")
-    pages.filters.update({function.__name__: function for function in (describe, fitness, summarize_error)})
     pages.globals.update(static=_static_address)
     return pages
 

@@ -7,16 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyla.formatting import duration, format_count, format_estimate, moment, number, params, score, short, size
+from phyla.formatting import moment, short
 from phyla.pages import Page, Section, Table
-from phyla.records import escape_name
 
 if TYPE_CHECKING:
     import jinja2
 
 PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
 """Plotly's script with only the traces that our figures use, a third of the size; see CONTRIBUTING.md."""
-FILTERS = (format_count, duration, format_estimate, moment, number, params, score, short, escape_name, size)
+FILTERS = (moment, short)
 """Functions that templates use as filters."""
 
 

@@ -161,12 +161,16 @@ def _end(trial: TrialRecord) -> str:
 
 
 def _evaluation(group: Group) -> Event:
-    values: Mapping[str, Any] = group.values
-    numbers = ", ".join(f"{name} {number(value['value'])}" for name, value in values.items())
-    result = numbers or on_one_line(group.why or "")
+    result = format_values(group) or on_one_line(group.why or "")
     words = f"suite {group.suite}: {group.state}{f': {result}' if result else ''}"
     at = group.created_at if group.ended_at is None else group.ended_at
     return Event(at=at, what="evaluation", words=words, facts=_picked(group, *EVALUATION))
+
+
+def format_values(group: Group) -> str:
+    """Return the aggregates of a group on one line."""
+    values: Mapping[str, Any] = group.values
+    return ", ".join(f"{name} {number(value['value'])}" for name, value in values.items())
 
 
 def _descendant(trial: TrialRecord, child: TrialRecord) -> Event:

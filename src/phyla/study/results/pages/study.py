@@ -33,7 +33,7 @@ from phyla.study.results.best import explain_best
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
-from phyla.study.results.pages.trials import ROWS, links_around, trial_link, trials_page
+from phyla.study.results.pages.trials import ROWS, links_around, takes_retries, trial_link, trials_page
 from phyla.study.results.progress import Progress, lease_s
 
 if TYPE_CHECKING:
@@ -150,11 +150,7 @@ def _actions(study: StudyRecord, given_up: int) -> list[Span]:
     actions += [Span("Compare with others", f"/compare?study={quote(study.name)}")]
     actions += [Span("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
     actions += [Span("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
-    return actions + ([Span("Retry given-up members", "do/retry")] if given_up and _decides(study) else [])
-
-
-def _decides(study: StudyRecord) -> bool:
-    return study.state in (StudyState.RUNNING, StudyState.COMPLETED)
+    return actions + ([Span("Retry given-up members", "do/retry")] if given_up and takes_retries(study) else [])
 
 
 def decisions_table(results: "Results") -> Table:
