@@ -369,6 +369,12 @@ def test_another_process_reads_them_itself(tmp_path: Path) -> None:
         theirs.use("17.2")
 
 
+def test_a_symbolic_link_to_a_directory_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = LocalCheckpoints(tmp_path / "root")
+    (tmp_path / "root" / "18.1").symlink_to(saved(checkpoints))
+    assert checkpoints.names() == ("17.2",)
+
+
 def test_of_large_ones_only_names_and_sizes_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
 ) -> None:

@@ -34,6 +34,7 @@ from phyla.records import (
     Json,
     Maximize,
     Member,
+    MemberState,
     Report,
     RunStart,
     StudyKind,
@@ -443,6 +444,19 @@ def test_a_study_that_ended_runs_on_once_there_is_something_to_train() -> None:
     grown = rules(pbt(4, total_steps=10))
     with raises(ConfigurationError, "4 members", "2", "10 steps"):
         StudyChanges(store, number, grown).change(to_config(grown, 0), {})
+
+
+def test_members_that_have_finished_stay_so_when_other_settings_are_stored() -> None:
+    store, number, controller = study(rules())
+    made = simulation()
+    made.store, made.controller = store, controller
+    assert made.run_serially().state is StudyState.COMPLETED
+    with store.reader(number) as reader:
+        before = reader.study().config
+    StudyRecords(store, number).store_config(to_config(rules(max_attempts=7), 0), before)
+    with store.reader(number) as reader:
+        assert reader.study().config != before
+        assert [member.state for member in reader.members()] == [MemberState.DONE] * 2
 
 
 def test_nothing_is_collected_by_who_does_not_know_the_settings() -> None:

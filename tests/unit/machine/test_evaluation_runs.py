@@ -545,6 +545,18 @@ def test_draining_guarantees_the_final_checkpoint_and_ends_the_run() -> None:
     assert run.status(200)[0] is GroupState.SKIPPED
 
 
+@pytest.mark.parametrize(("evaluated_before", "guaranteed"), [(False, "final"), (True, None)])
+def test_draining_guarantees_the_final_checkpoint_unless_it_has_its_result(
+    *, evaluated_before: bool, guaranteed: str | None
+) -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200)
+    if evaluated_before:
+        run.work()
+    run.sightings.drain("training is done")
+    assert [group.guaranteed for step in (100, 200) for group in run.groups(step)] == [None, guaranteed]
+
+
 def test_draining_revives_what_latest_had_skipped() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(latest=True))])
     run.observe(100)
@@ -608,6 +620,17 @@ def test_of_two_groups_aggregated_at_once_the_better_one_is_the_best() -> None:
     run.hand_in(evaluated(again, values={"x_mean": 1.0}))
     assert run.status(newer.seen.step)[0] is GroupState.COMPLETE
     assert [group.best for group in run.groups(older.seen.step)] == [True]
+
+
+def test_only_the_newest_best_group_is_the_best() -> None:
+    run = WatchedRun([suite_of("a")])
+    for step in (100, 200):
+        run.observe(step)
+        for _ in ("a", "aggregate"):
+            work = run.claim()
+            assert work is not None
+            run.hand_in(evaluated(work, values={"x_mean": float(step)}, best=True))
+    assert [group.best for step in (100, 200) for group in run.groups(step)] == [False, True]
 
 
 def test_draining_twice_changes_nothing_more() -> None:

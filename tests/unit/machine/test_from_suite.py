@@ -14,7 +14,8 @@ from phyla.controller import Controller, Sightings, StudyRecords
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, ClaimedEvaluation, Ended, TrainRules, bound, gone, retention
+from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Ended, TrainRules, bound, gone, retention
+from phyla.machine.evaluating.groups import replicate
 from phyla.records import (
     GroupState,
     Maximize,
@@ -266,6 +267,33 @@ def test_an_evaluation_that_gains_an_eval_task_is_still_one_measurement() -> Non
         assert trial.metrics["s/x_mean/measurements"] == 1
         assert trial.metrics["s/x_mean/stderr"] == 0.1
         assert trial.fitness == one.weights[str(trial.checkpoint)] + 1.0
+
+
+def test_queued_repetitions_count_towards_those_that_are_asked_for() -> None:
+    wanted = rules(size=1, trials=2)
+    one = study(wanted)
+    work = one.claim()
+    assert isinstance(work, Claimed)
+    one.do(work)
+    queued = []
+    for times in (2, 3, 3):
+        with one.store.transaction(one.study.id, exclusive=True) as tx:
+            head = tx.member(0).head
+            assert head is not None
+            commands = replicate(tx, wanted, head, times)
+            tx.apply(commands)
+        queued.append(len(commands))
+    assert queued == [2, 1, 0]
+    assert sorted(group.replicate for group in one.groups()) == [0, 1, 2, 3]
+
+
+def test_a_repeated_completion_has_no_fitness_while_its_suite_is_to_run() -> None:
+    one = study(rules(size=1, trials=2))
+    work = one.claim()
+    assert isinstance(work, Claimed)
+    done = one.trained(work.trial)
+    answers = [one.controller.complete([done])[0][0] for _ in range(2)]
+    assert answers == [Accepted(job=work.trial.id), Accepted(job=work.trial.id, repeated=True)]
 
 
 def test_a_donor_that_cannot_be_confirmed_is_taken_by_nobody() -> None:

@@ -86,7 +86,11 @@ def test_how_many_are_needed(quorum: float, members: int) -> None:
 
 @pytest.mark.parametrize(
     ("quorum", "members", "need"),
-    [(0.8, 4, 3), (0.8, 5, 4), (0.8, 16, 13), (0.5, 8, 4), (1.0, 1, 1), (1.0, 9, 9), (0.99, 3, 2), (0.8, 2, 2)],
+    [
+        *((0.8, 4, 3), (0.8, 5, 4), (0.8, 16, 13), (0.5, 8, 4), (1.0, 1, 1), (1.0, 9, 9), (0.99, 3, 2)),
+        (0.8, 2, 2),
+        (0.07, 100, 7),  # 0.07 * 100 is a little more than 7
+    ],
 )
 def test_values_of_the_rule(quorum: float, members: int, need: int) -> None:
     assert quorum_size(quorum, members) == need

@@ -1,6 +1,7 @@
 """Explore rules beyond perturbing: crossover and functions of one's own."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -61,6 +62,18 @@ def test_the_share_and_the_quantile() -> None:
         assert explored is not None
         mates.add(explored.facts["mate"]["member"])  # type: ignore[index,call-overload]
     assert mates == {3, 4, 5}
+
+
+def test_a_quantile_that_rounding_makes_too_small() -> None:
+    assert int(0.29 * 100) == 28
+    rng, members, mates = RNG(0), population(*[OWN] * 100), set()
+    for _ in range(400):
+        explored = Crossover(quantile=0.29, then=None).propose(source(OWN), members, context(rng, space=SPACE))
+        assert explored is not None
+        mate = explored.facts["mate"]
+        assert isinstance(mate, dict)
+        mates.add(mate["member"])
+    assert mates == set(range(71, 100))
 
 
 def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
@@ -161,6 +174,9 @@ def test_a_function_explores() -> None:
     assert piped == explored
     with raises(SpaceError, "ExploreWith(outside)"):
         ExploreWith(outside).propose(source(OWN), nobody, context(space=SPACE))
+    unnamed = ExploreWith(partial(halve), after=None).propose(source(OWN), nobody, context(space=SPACE))
+    assert unnamed is not None
+    assert "halve" in str(unnamed.changes["lr"]["by"])
 
 
 def even(params: Params, rng: np.random.Generator) -> dict[str, Any]:
