@@ -6,7 +6,7 @@ from phyla.system.deferred import deferred
 
 if TYPE_CHECKING:
     from phyla.study.checking.check import check
-    from phyla.study.checking.verdicts import Checked
+    from phyla.study.checking.checked import Checked
     from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
     from phyla.study.files.load import load_schedule, load_studies, load_suites
     from phyla.study.places import Places
@@ -61,7 +61,7 @@ __getattr__ = deferred(
     __name__,
     {
         "phyla.study.checking.check": "check",
-        "phyla.study.checking.verdicts": "Checked",
+        "phyla.study.checking.checked": "Checked",
         "phyla.study.declaration": "Replicate Retention Retries replicate_seed",
         "phyla.study.files.load": "load_schedule load_studies load_suites",
         "phyla.study.places": "Places",

@@ -11,6 +11,8 @@ phyla run quadratic.toml --workers 1
 phyla check small.py --workers 0
 sed 's/if trial.source else/if False else/' small.py > forgets.py
 phyla check forgets.py --workers 0
+sed 's/(score=/(score=__import__("random").Random(trial.seed).gauss(0, 0.2) + /' small.py > noisy.py
+phyla check noisy.py --workers 0
 """,
     "watch": """
 mkdir -p ckpt/step-1 ckpt/step-2

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from phyla import study_modules
 from phyla.errors import ConfigurationError
+from phyla.study.checking.checked import Checked
 from phyla.study.checking.evidence import function_name
 from phyla.study.checking.experiments import Experiments
-from phyla.study.checking.verdicts import Checked, Verdicts
+from phyla.study.checking.verdicts import Verdicts
 from phyla.study.study import Study
 from phyla.validation import check_integer
 from phyla.worker import Command

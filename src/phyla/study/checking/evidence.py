@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from phyla.records import StartFrom, TrialRecord
+from phyla.strategies import MeanOfLast
 from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.checking.experiments import Experiments, Lengths, Outcome
+from phyla.study.checking.noise import MEASUREMENTS, Scores, Selection
 from phyla.study.study import Study
 from phyla.worker import Command
 
@@ -54,7 +56,7 @@ class Evidence:
     def train_together(self) -> None:
         """Resume from the checkpoint in one process, and train twice to see whether training keeps state there."""
         k, start, first = self.steps, self.middle, self.first.values()
-        measured = {"measures": 2 if self.metrics else 0}
+        measured = {"measures": MEASUREMENTS if self.metrics else 0}
         wanted: list[Lengths] = [
             *[((k,), how) for how in (measured, {"pinned": None}, {"seed": 1, "pinned": None})],
             *[((k,), {"values": [values]}) for values in first],
@@ -104,6 +106,37 @@ class Evidence:
         """Return what a trial reported last, of the metrics of the objective."""
         reported: Any = trial.metrics
         return tuple(float(reported[metric]) for metric in self.metrics)
+
+    def scores(self, metric: str, *, others: bool, repeated: bool) -> Scores:
+        """Return what trials reported of a metric; `others`: those with other hyperparameters have run."""
+        at, half, resumed = self.metrics.index(metric), self.half.trained[-1], self.resumed.trained[-1]
+        members = [self.onward(self.steps, values=[values]).trained for values in self.first.values() if others]
+        before, after = self.values(half)[at], self.values(resumed)[at]
+        (goal,) = (goal for goal in self.study.rules.objective.goals if goal.metric == metric)
+        gain = goal.order(after) - goal.order(before)
+        name, single = f"{facts.OBJECTIVE}{metric}", len(self.metrics) == 1
+        return Scores(
+            measured=[self.values(trial)[at] for trial in self.resumed.measured],
+            members=[after, *(self.values(trials[-1])[at] for trials in members if trials)],
+            steps=self.steps,
+            gain=gain if single and math.isfinite(gain) else None,
+            failed=self.resumed.failed,
+            unseeded=not self.why and facts.gap(self.whole.facts[name], self.again.facts[name]) > 0,
+            repeated=repeated,
+        )
+
+    def selection(self, metric: str) -> Selection:
+        """Return the settings of the study that the noise of a metric matters for."""
+        strategy, fitness = self.study.rules.strategy, self.study.rules.strategy.fitness
+        steps: int | None = getattr(strategy, "steps_per_trial", None)
+        reports = sum(name == metric for _, name in self.resumed.curve)
+        return Selection(
+            trial_steps=steps or strategy.member_steps or self.steps,
+            total_steps=strategy.member_steps,
+            averaged=max(1, min(fitness.k, reports)) if isinstance(fitness, MeanOfLast) else 1,
+            adjustable=steps is not None,
+            guarded=getattr(strategy, "min_scores", 2) > 1,
+        )
 
     def is_finite(self, outcome: Outcome) -> bool:
         """Return whether the objective of the last trial is finite."""

@@ -16,7 +16,7 @@ import numpy as np
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, digests, scan
 from phyla.errors import CheckpointError, SpaceError, StudyFailed
-from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, StartFrom, TrialRecord
+from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, Phase, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy, Wait
 from phyla.study.checking import checkpoint_contents as facts
@@ -27,6 +27,8 @@ from phyla.worker.commands.outputs import OUTPUT_IN, last_lines
 from phyla.worker.pinned import NOTHING, Pinned
 
 SEEDS = (1_234_567, 7_654_321, 999_983)
+MEASURED_AT_LEAST = 2
+LEAST_MEASURING_S = 2.0
 OUTPUT_LINES = 12
 """Lines shown of what a command that failed wrote."""
 
@@ -40,12 +42,14 @@ Lengths: TypeAlias = tuple[tuple[int, ...], Mapping[str, Any]]
 class Plan(Strategy):
     """Each member trains its trials, mappings with `steps`, `seed` and `params`; then it may be measured.
 
-    Members take turns: one begins when those before it are done.
+    Members take turns: one begins when those before it are done. Measuring one ends when it would take longer than
+    `measuring_s`.
     """
 
     population_size: int
     trials: Sequence[Sequence[Mapping[str, Any]]]
     measures: Sequence[int]
+    measuring_s: float
     pareto = True
 
     def finished(self, member: Member) -> bool:
@@ -54,14 +58,13 @@ class Plan(Strategy):
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Return the next trial."""
-        index, measured = member.index, [*(context.state or [])]  # type: ignore[misc]  # a list of indices
-        if member.broken_trial is not None or index in measured:
+        index = member.index
+        if member.broken_trial is not None:
             return Stop(reason={"why": "there is nothing more to do"})
         if any(other.index < index and other.state is not MemberState.DONE for other in population):
             return Wait()
         if member.generation >= len(self.trials[index]):
-            state: Any = [*measured, index]
-            return Measure(times=self.measures[index], reason={"decision": "measure"}, state=state)
+            return self._measure(member, context)
         wanted = self.trials[index][member.generation]
         return Start(
             weights=member.head,
@@ -71,6 +74,18 @@ class Plan(Strategy):
             reason={"decision": "check"},
             seed=wanted["seed"],
         )
+
+    def _measure(self, member: Member, context: Context) -> Decision:
+        # The state is the member that is measured, how often that was decided, and when it began.
+        state: Any = context.state
+        of, count, began = state or (None, 0, 0.0)
+        if of != member.index:
+            count, began = 0, context.now
+        failed = member.head is None or member.head.measurements <= count
+        late = count >= MEASURED_AT_LEAST and (context.now - began) * (count + 1) > self.measuring_s * count
+        if failed or late or count >= self.measures[member.index]:
+            return Stop(reason={"why": "there is nothing more to measure"})
+        return Measure(times=1, reason={"decision": "measure"}, state=[member.index, count + 1, began])
 
 
 @final
@@ -88,6 +103,11 @@ class Outcome:
     overwritten: Sequence[str]  # files that were changed in checkpoints which trials loaded
     unread: Sequence[str]  # hyperparameters that the last trial never read
     curve: Mapping[tuple[int, str], float]  # what its trials reported, by step and metric
+
+    @property
+    def seconds(self) -> float:
+        """The time of the last trial that trained."""
+        return sum(self.timings.get(phase, 0.0) for phase in (Phase.LOADING, Phase.TRAINING, Phase.SAVING))
 
 
 @final
@@ -125,6 +145,8 @@ class Experiments:
     """Whether `together` gives each its own process, too."""
     count: int = field(default=0, init=False)
     done: dict[str, Outcome] = field(default_factory=dict, init=False)
+    measuring_s: float = field(default=0.0, init=False)
+    """How long one checkpoint may be measured again and again, if that is more than `LEAST_MEASURING_S`."""
 
     def __post_init__(self) -> None:
         starts, initial = self.study.declared.start_from, self.study.rules.space.initial
@@ -199,7 +221,10 @@ class Experiments:
             study.rules.space,
             study.rules.objective if study.rules.reported_metrics else NOTHING,
             Plan(
-                population_size=len(wanted), trials=trials, measures=[experiment.measures for experiment in wanted]
+                population_size=len(wanted),
+                trials=trials,
+                measures=[experiment.measures for experiment in wanted],
+                measuring_s=max(self.measuring_s, LEAST_MEASURING_S),
             ),
             Pinned(study.train, [experiment.pinned for experiment in wanted]),
             setup=study.declared.setup,

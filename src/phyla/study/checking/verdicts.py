@@ -4,10 +4,10 @@ import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from phyla.formatting import duration, format_count, join_names, number, params,
 from phyla.machine.retention import bound
 from phyla.records import StartFrom
 from phyla.study.checking import checkpoint_contents as facts
+from phyla.study.checking.checked import Checked
 from phyla.study.checking.evidence import FAR, Evidence
 from phyla.study.checking.experiments import Lengths, Outcome
+from phyla.study.checking.noise import MEASUREMENTS, judge_noise
 from phyla.worker.pinned import STEPPED, UNEVEN
 
 UNREPORTED = "NoFitness: "
@@ -25,31 +27,6 @@ NOISE = 1e-5
 """Share of a value by which two equal trials may differ and still count as equal."""
 COARSE = 2000
 """Shares with denominators up to this may be equal by chance."""
-
-Verdict: TypeAlias = Literal["ok", "warn", "FAIL", "not known"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What one check found.
-
-    Attributes:
-        kind: `runs`, `objective`, `end`, `equal`, `source`, `steps`, `resume`, `complete`, `random`, `parameter`,
-            `weights` or `cost`.
-        verdict: `ok`, `warn`, `FAIL` or `not known`.
-        text: what was found; of `not known`, why. Further lines have the end of what a command
-            printed that failed.
-        change: what to do about it; empty if nothing.
-        about: name of the hyperparameter, of `parameter`.
-    """
-
-    kind: str
-    verdict: Verdict
-    text: str
-    change: str = ""
-    about: str = ""
-
 
 _ALL = (
     "save all that the next trial needs in trial.checkpoint_dir, nothing in global variables, in working_dir, or "
@@ -70,6 +47,7 @@ _SET = (
     "set {} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in PyTorch: "
     "phyla.integrations.torch.keep_hyperparameters)"
 )
+_REMEASURE = "FromSuite({!r}, remeasure=1) evaluates donors again, with another evaluation.seed"
 
 
 @final
@@ -99,17 +77,18 @@ class Verdicts(Evidence):
             self.experiments.done.clear()
             self.whole, self.half, self.again = (self.run(*lengths, **how) for lengths, how in begin)
             self.listen()
+        self.experiments.measuring_s = sum(outcome.seconds for outcome in (self.whole, self.half, self.again))
         self.middle = StartFrom(str(self.half.copy), step=self.half.trained[-1].end_step)
         yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
         yield self._objective()
         yield (end := self._end())
         yield self._equal()
-        known, same = not self.why, False
+        known, same, repeated = not self.why, False, False
         if end.verdict != "ok":
             self.why = self.why or end.text
         if not self.why:
             self.train_together()
-        self.resumed = self.onward(k, measures=2 if self.metrics else 0)
+        self.resumed = self.onward(k, measures=MEASUREMENTS if self.metrics else 0)
         if not self.resumed.trained:
             yield self._not_resumed()
             return
@@ -123,7 +102,8 @@ class Verdicts(Evidence):
             yield resumed
             if same:
                 yield Checked("complete", "ok", "a copy of the checkpoint elsewhere is enough to resume")
-            yield self._random(same=same, resumed=resumed.kind)
+            yield (random := self._random(same=same, resumed=resumed.kind))
+            repeated = random.verdict == "FAIL"
         else:
             for kind in ("resume", "random"):
                 yield Checked(kind, "not known", f"unknown, because {self.why}")
@@ -134,6 +114,7 @@ class Verdicts(Evidence):
             # The score is that of the loaded weights, not of the trained ones.
             weights = Checked("weights", "not known", f"{weights.text}; see resume first")
         yield weights
+        yield from self._noise(known=known, repeated=repeated)
         yield self._cost()
 
     def _objective(self) -> Checked:
@@ -358,7 +339,7 @@ class Verdicts(Evidence):
         reported, measured = self.values(self.resumed.trained[-1]), [*map(self.values, self.resumed.measured)]
         if len(measured) < 2 or not all(map(math.isfinite, measured[0])):
             return self._last_step()
-        first, second = measured
+        first, second = measured[:2]
         if facts.gap(first, second) > NOISE:
             text = f"the objective is noisy: the same checkpoint measures {_numbers(first)} and {_numbers(second)}"
             return Checked("weights", "not known", text)
@@ -391,6 +372,16 @@ class Verdicts(Evidence):
         text = f"{self.name} does not measure a checkpoint without training (trial.start_step is trial.end_step)"
         why = self.resumed.failed or "what it reports is not finite"
         return Checked("weights", "not known", f"{text}: {why}")
+
+    def _noise(self, *, known: bool, repeated: bool) -> Iterator[Checked]:
+        """Yield how noisy each metric of the objective is."""
+        if (fitness := self.study.rules.suite_fitness) is not None:
+            text = f"the suite {fitness.suite!r} is not run here; its noise is the standard error of its results"
+            change = "" if fitness.remeasure else _REMEASURE.format(fitness.suite)
+            yield Checked("noise", "not known", f"{text}: see phyla evaluations", change)
+        for metric in self.metrics:
+            scores = self.scores(metric, others=known, repeated=repeated)
+            yield judge_noise(scores, self.selection(metric), metric if len(self.metrics) > 1 else "")
 
     def _cost(self) -> Checked:
         rules, last = self.study.rules, self.resumed
