@@ -4,8 +4,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+from phyla.records import JsonObject
 from phyla.significance import mean_interval
 from phyla.validation import check, setting_error
 
@@ -51,6 +52,12 @@ class Final:
         return rounds
 
 
+def final_of(config: JsonObject) -> Final | None:
+    """Read the final from a stored configuration; None without one."""
+    stored: Any = config.get("final")
+    return None if stored is None else Final(**stored)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
@@ -83,8 +90,9 @@ def next_due(final: Final, candidates: Sequence[int], measured: Mapping[int, Seq
         for candidate in candidates
         if all(score is None or math.isfinite(score) for score in scores[candidate])
     ]
-    done = 0
-    for size, each in final.rounds(len(left)) if left else ():
+    done = before = 0
+    # As many rounds as with all candidates: nothing that was measured becomes too much or too little.
+    for size, each in final.rounds(len(candidates)) if left else ():
         left, before = left[:size], done
         done += each
         missing = [candidate for candidate in left for _ in range(done - len(scores[candidate]))]
@@ -92,7 +100,7 @@ def next_due(final: Final, candidates: Sequence[int], measured: Mapping[int, Seq
         if missing or not ended:
             return Due(candidates=tuple(missing), winner=left[0] if size == 1 else None, confirming=before)
         left.sort(key=lambda candidate: -statistics.fmean(_known(scores[candidate][:done])))
-    return Due(winner=left[0] if left else None, confirming=done - each if left else 0)
+    return Due(winner=left[0] if left else None, confirming=before)
 
 
 @final
