@@ -13,7 +13,8 @@ from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
-from phyla.strategies import Final, FromSuite
+from phyla.strategies import FromSuite
+from phyla.strategies.final import final_of
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 """Finds functions and classes that are not registered, by their stored names."""
@@ -87,12 +88,6 @@ def keeping_of(config: JsonObject) -> Keeping:
     """Read from a configuration what decides which checkpoints are kept; makes no strategy."""
     values: Any = read_object(config["keeping"])
     return Keeping(**values)
-
-
-def final_of(config: JsonObject) -> Final | None:
-    """Read the final from a configuration; None without one."""
-    stored: Any = config.get("final")
-    return None if stored is None else Final(**stored)
 
 
 def from_config(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from phyla import machine
-from phyla.configuration import final_of, keeping_of
+from phyla.configuration import keeping_of
 from phyla.evaluation.matrix import Lag, lag
 from phyla.machine import ALL, NO_LIMIT, KeptCheckpoints, Room, Winner, asleep, find_winner, is_ending
 from phyla.records import (
@@ -199,7 +199,7 @@ def best(reader: Reader) -> list[BestTrial]:
         return [
             BestTrial(trial=trial, checkpoint=_checkpoint(reader, trial)) for trial in best_scores(reader, aim)
         ]
-    winner = find_winner(reader, final_of(config), maximize=aim.maximize)
+    winner = find_winner(reader, maximize=aim.maximize)
     if winner is None:
         return []
     return [BestTrial(trial=winner.trial, checkpoint=_checkpoint(reader, winner.trial), winner=winner)]

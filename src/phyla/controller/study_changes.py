@@ -6,7 +6,7 @@ from typing import Any, final
 from phyla import machine
 from phyla.configuration import check_unchanged
 from phyla.errors import ConfigurationError, StoreBusy
-from phyla.machine import SetConfig, TrainRules
+from phyla.machine import SetConfig, SetStudyState, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store
 from phyla.store.retry import retry_on
@@ -72,8 +72,13 @@ class StudyChanges:
             gone = machine.to_retire(tx, max(0, active - strategy.population_size))
             for index in gone:
                 tx.apply(machine.retire(tx, index))
-            if tx.study().state is StudyState.COMPLETED:
+            study = tx.study()
+            if study.state is StudyState.COMPLETED:
                 tx.apply(machine.reopen_study(tx, rules))
+                tx.apply(machine.begin_final(tx, stored))
+            elif study.state is StudyState.RUNNING and study.message is not None:
+                # It had trained, and may have more to train now.
+                tx.apply([SetStudyState(StudyState.RUNNING)])
             failpoint("change.before_commit")
             study = tx.study()
         failpoint("change.after_commit")

@@ -80,8 +80,7 @@ class StudyRecords:
                     # A new configuration makes members ready, but these have finished.
                     members = map(tx.locked_member, done)
                     tx.apply([Update(replace(member, state=MemberState.DONE)) for member in members])
-                    if config.get("final") not in (None, before.get("final")):
-                        tx.apply([SetStudyState(StudyState.RUNNING)])
+                    tx.apply(machine.begin_final(tx, before))
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 

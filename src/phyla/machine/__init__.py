@@ -36,6 +36,7 @@ from phyla.machine.evaluating.observe import SUITE_LEFT, gone, observe, set_unus
 from phyla.machine.evaluating.requeue import backfill, drain, evaluate_again, try_again
 from phyla.machine.evaluating.resting import asleep, is_ending
 from phyla.machine.evaluating.score import SAME_SAMPLES
+from phyla.machine.final import begin_final
 from phyla.machine.finish import complete, save_progress
 from phyla.machine.population import (
     Imported,

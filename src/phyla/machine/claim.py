@@ -40,6 +40,7 @@ from phyla.space import run_check
 from phyla.strategies import Context, Decision, Measure, Start, Stop, Wait, decision_rng, ranked, trial_seed
 from phyla.strategies.checks import check_returned
 from phyla.strategies.estimate import by_estimate
+from phyla.strategies.final import final_of
 from phyla.strategies.fitness import Estimated
 
 FINALISTS = 2**31
@@ -60,7 +61,8 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
     asked = _Claim(view, rules, worker, gone)
-    reached = _completion_reason(view, rules)
+    # A study with a message has trained: before its final it goes on running.
+    reached = study.message or _completion_reason(view, rules)
     if reached is not None:
         return asked.conclude(SetStudyState(StudyState.COMPLETED, reached))
     pending = view.next_pending()
@@ -194,8 +196,8 @@ class _Claim:
         if not decision.study:
             return None, stopped
         why = str(decision.reason.get("why", "the strategy ended the study"))
-        answer, commands = self.conclude(SetStudyState(StudyState.COMPLETED, why))
-        return answer, commands if answer is not None else [*stopped, *commands]
+        ended = StudyState.COMPLETED if final_of(self.view.study().config) is None else StudyState.RUNNING
+        return None, [*stopped, SetStudyState(ended, why)]
 
     def _start(self, member: Member, start: Start, seed: int) -> Step:
         head = member.head
@@ -343,21 +345,22 @@ class _Claim:
     def conclude(self, end: SetStudyState) -> Step:
         """End the study, whose training has ended; before that the final measures, if there is one."""
         rules, view = self.rules, self.view
-        if rules.final is None or end.state is not StudyState.COMPLETED:
+        final = final_of(view.study().config)
+        if final is None or end.state is not StudyState.COMPLETED:
             return None, [end]
         pending = view.next_pending()
         if pending is not None:
             return self.retry(pending)
-        if any(member.state is MemberState.RUNNING for member in view.members()) or view.open_groups():
+        if any(member.state is MemberState.RUNNING for member in view.members()):
             return Idle(seconds=None, why="the final begins once what is running has ended"), []
-        due = due_measurements(view, rules.final)
-        if due and rules.suite_fitness is not None:
+        due = due_measurements(view, final)
+        if due is None:
+            return None, [end]
+        if not due:
+            return Idle(seconds=None, why="the final waits for what is running"), []
+        if rules.suite_fitness is not None:
             return None, evaluate_finalists(view, rules, due)
-        if due:
-            return self._measure_finalist(due[0])
-        if any(trial.kind is JobKind.FINAL for trial in view.unfinished()):
-            return Idle(seconds=None, why="the measurements of the final are running"), []
-        return None, [end]
+        return self._measure_finalist(due[0])
 
     def _evaluate_again(self, member: Member, subject: Scored, times: int) -> list[Command]:
         """Run the suite on a checkpoint again; the member waits for that."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.machine.view import Reader
-from phyla.records import CheckpointState, JobState, TrialRecord
+from phyla.records import CheckpointState, JobState, StudyState, TrialRecord
 from phyla.strategies.estimate import estimate_scores
-from phyla.strategies.final import Expected, Final, expected, next_due
+from phyla.strategies.final import Expected, expected, final_of, next_due
 
 
 @final
@@ -83,13 +83,14 @@ class Standing:
         return row is not None and row.state is CheckpointState.LIVE
 
 
-def find_winner(reader: Reader, final: Final | None, *, maximize: bool) -> Winner | None:
+def find_winner(reader: Reader, *, maximize: bool) -> Winner | None:
     """Return the winner of a study whose objective has no trade-offs: of its final once that has ended."""
-    standing = Standing(reader)
+    study, standing = reader.study(), Standing(reader)
     by_estimate = standing.winner(maximize=maximize)
-    measured = measurements(reader.final_trials()) if final is not None else {}
-    if final is None or by_estimate is None or not measured:
+    final = final_of(study.config)
+    if final is None or by_estimate is None or study.state is not StudyState.COMPLETED:
         return by_estimate
+    measured = measurements(reader.final_trials())
     candidates = {trial.id: trial for trial in standing.candidates(final.candidates) if trial.id in measured}
     due = next_due(final, list(candidates), orders(measured))
     if due.winner is None:

@@ -33,7 +33,7 @@ from phyla.records import (
     WorkKind,
 )
 from phyla.store import Reader, Store, open_store
-from simulation import VirtualClock
+from simulation import VirtualClock, stored_final
 from stories import Stories
 
 Values = Callable[[ClaimedEvaluation], float]
@@ -177,7 +177,7 @@ class EvaluatedStudy:
         self.store = open_store("memory://", clock=self.clock)
         self.stories = Stories(self.store)
         size = self.rules.strategy.population_size
-        self.study = self.store.create_study("simulated", {}, self.seed, size)
+        self.study = self.store.create_study("simulated", stored_final(self.rules), self.seed, size)
         self.controller = self.stories.listen(Controller(self.store, self.study.id, self.rules))
         self.measured: dict[int, float] = {}
 

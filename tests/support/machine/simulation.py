@@ -1,14 +1,14 @@
 """Drive a controller on a store with simulated workers: no processes, no files, no clock."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from phyla.controller import Controller
 from phyla.errors import LeaseLost
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, TrainRules
-from phyla.records import Checkpoint, StudyRecord, TrialRecord
+from phyla.records import Checkpoint, JsonObject, StudyRecord, TrialRecord
 from phyla.store import Store, open_store
 from stories import Stories
 
@@ -24,6 +24,11 @@ class VirtualClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def stored_final(rules: TrainRules) -> JsonObject:
+    """Return a configuration that has the final of a study, and nothing else."""
+    return {} if rules.final is None else {"final": asdict(rules.final)}
 
 
 @dataclass
@@ -42,7 +47,7 @@ class Simulation:
         size = self.rules.strategy.population_size
         self.store = open_store("memory://", clock=self.clock)
         self.stories = Stories(self.store)
-        self.study: StudyRecord = self.store.create_study("simulated", {}, self.seed, size)
+        self.study: StudyRecord = self.store.create_study("simulated", stored_final(self.rules), self.seed, size)
         self.controller = self.new_controller()
 
     def new_controller(self) -> Controller:

@@ -18,7 +18,7 @@ from phyla.machine.commands import (
 from phyla.machine.evaluating import resting
 from phyla.machine.evaluating.observe import aggregation, gone, set_unusable
 from phyla.machine.evaluating.requeue import groups_on, repetition
-from phyla.machine.evaluating.score import score
+from phyla.machine.evaluating.score import FINALIST, score
 from phyla.machine.jobs import change_state, lease, start_job, verify_token
 from phyla.machine.requests import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.rules import Rules, TrainRules
@@ -190,7 +190,9 @@ def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Comma
     seen = view.seen(job.seen)
     # Groups are locked before members.
     commands: list[Command] = [Update(cancelled), *gone(view, seen, failure.error)]
-    source = view.source() if failure.damage is not None else None
+    # A final would else evaluate it again.
+    lost = failure.damage is not None or view.group(job.group).guaranteed == FINALIST
+    source = view.source() if lost else None
     return commands if source is None else [*commands, *set_unusable(source, seen.name, failure.damage)]
 
 

@@ -14,7 +14,6 @@ from phyla.configuration import (
     check_extension,
     command_differences,
     differences,
-    final_of,
     format_setting,
     suite_differences,
 )
@@ -73,7 +72,7 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     record = reconcile(store, before, config, declared)
     if not list_given_up(store, before):
         _say_if_edited(before, declared.name, config["code"])
-    client = Client(store, record, _with_final(declared, record).rules, repository)
+    client = Client(store, record, declared.rules, repository)
     if declared.rules.suites or before.config.get("suites"):
         # Fills in what suites have gained.
         sightings_of(store, record, declared.rules.suites).backfill()
@@ -151,7 +150,6 @@ def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client
     except (StudyChanged, StateError):
         store.close()
         raise
-    declared = _with_final(declared, record)
     joined = replace(declared, rules=replace(declared.rules, lease_s=lease_s(record.config)))
     repository = open_checkpoints(store, declared.name, declared.places.checkpoints(declared.name, record.config))
     new_config = {**new_config, "lease_s": joined.rules.lease_s}
@@ -233,11 +231,6 @@ def reconcile(
     if config != stored:
         records_of(store, record.id).store_config(config, stored)
     return replace(record, config=config)
-
-
-def _with_final(declared: Declared, record: StudyRecord) -> Declared:
-    """Return a study with its stored final, which the file may not have."""
-    return replace(declared, rules=replace(declared.rules, final=final_of(record.config)))
 
 
 def _listed(changed: dict[str, Any]) -> str:
