@@ -12,8 +12,9 @@ degrees of freedom, as members have different learning rates, so that one that l
 r, q and drift are those of maximum likelihood, by the EM algorithm; selection by score does not bias them, as the
 model has all scores that were selected by. Levels follow in two passes over the tree.
 
-Real changes must not be taken for noise: where r < q at the greatest depth, scores are taken as they are. Scores
-alone do not tell noise from weights that move to and fro around one level.
+Real changes must not be taken for noise: scores are taken as they are where r < q at the greatest depth, and where
+they change far less there than the noise would make them. Scores alone do not tell noise from weights that move
+to and fro around one level.
 
 Sources: Harvey 1989, Forecasting, structural time series models and the Kalman filter (local level); Chou,
 Willsky and Benveniste 1994, Multiscale recursive estimation, data fusion, and regularization (two passes over a
@@ -51,6 +52,16 @@ ENOUGH = 20
 """Trials with a grandparent that it takes: noise is what parent and child share with opposite signs.
 
 From 20 of them alone its standard deviation is known to about 30 %.
+"""
+
+ROUNDING = 1e-15
+"""Part of a number that is lost in a sum."""
+
+UNLIKELY = 4
+"""Noise is not the same for all trials if it is this many times as large as the median of the newest changes.
+
+The median of changes that are nothing but noise is 0.95 standard deviations; that of `ENOUGH` is hardly ever a
+quarter of one. Where losses fall by orders of magnitude, even rounding is more than the newest changes.
 """
 
 ITERATIONS = 60
@@ -175,10 +186,13 @@ def estimate(orders: Sequence[float], parents: Sequence[int | None]) -> Estimate
     if len(known) < ENOUGH:
         return _as_they_are(raw, np.nan)
     scale, center = float(np.median(known)), float(np.nanmedian(scores))
-    if scale == 0:
+    newest = float(np.median(known[-ENOUGH:]))
+    if min(scale, newest) <= ROUNDING * np.nanmax(np.abs(scores - center)):
         return _as_they_are(raw, 0.0)
     fit = _fit((scores - center) / scale, tree)
     noise = scale * math.sqrt(fit.noise)
+    if noise > UNLIKELY * newest:
+        return _as_they_are(raw, np.nan)
     if fit.noise < fit.change[-1]:
         return _as_they_are(raw, noise)
     levels, stderrs = np.empty(len(raw)), np.empty(len(raw))

@@ -141,6 +141,19 @@ def test_few_trials_and_scores_that_rarely_change_are_taken_as_they_are(
     assert estimates.expected(0, maximize=True) is None
 
 
+@pytest.mark.parametrize("fastest", [0.01, 0.1, 0.3, 0.5])
+def test_exact_losses_that_fall_exponentially_are_not_taken_for_noise(fastest: float) -> None:
+    rates = np.geomspace(1e-4, fastest, MEMBERS)
+    steps = 10 * np.arange(1, GENERATIONS + 1)[:, None]
+    # Half of the members jump to the weights of the fastest one.
+    rates[: MEMBERS // 2] = rates[-1]
+    scores = -(100 * (1 - 2 * rates) ** (2 * steps)).ravel()
+    parents = [None if place < MEMBERS else place - MEMBERS for place in range(len(scores))]
+    estimates = estimate(scores.tolist(), parents)
+    assert scores[named(estimates, HEADS, scores)] == scores.max()
+    assert estimates.exact
+
+
 def test_a_member_without_a_finite_score_never_wins() -> None:
     scores = [math.nan] * 80
     scores[3] = 1.0
