@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from several_metrics import BASELINE as PARETO
 from several_metrics import FAR, front
 from summaries import read
+from winner import ESTIMATE, FIRST_SEED, MEMBERS, RULES, Study, record
+from winner_tasks import QUADRATIC
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "figures"
 QUORUM = DOCS.parent / "strategies" / "quorum.md"
@@ -149,6 +151,28 @@ def quorum_figure(page: str) -> str:
     return svg(figure)
 
 
+def luck_figure(study: Study) -> str:
+    """Return the scores and true losses of a population with noisy scores, and what the best score hides."""
+    figure = Figure(figsize=(7.6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    losses, true = ([-value for value in values] for values in (study.scores, study.true))
+    x = [1 + place // MEMBERS + (place % MEMBERS / MEMBERS - 0.5) * 0.6 for place in range(len(losses))]
+    axes.plot(x, losses, ".", color="#c4c4c4", label="score of a trial")
+    axes.plot(x, true, ".", color=COLORS[0], markersize=4, label="its true loss")
+    lucky, named = study.luckiest, RULES[ESTIMATE](study)
+    for place, color, label in (
+        (lucky, COLORS[1], "best score"),
+        (named, COLORS[2], "score of the best by estimate"),
+    ):
+        axes.plot([x[place]] * 2, [losses[place], true[place]], color=color, linewidth=1.5)
+        axes.plot([x[place]], [losses[place]], "o", color=color, label=f"{label}: {losses[place]:.2f}")
+        axes.plot([x[place]], [true[place]], "D", color=color, label=f"its true loss: {true[place]:.2f}")
+    axes.set(title="The best score is a lucky one", xlabel="trial of each member", ylabel="loss")
+    axes.set(xticks=range(0, 21, 5), ylim=(min(losses) - 0.5, 5))
+    figure.legend(loc="outside right upper")
+    return svg(figure)
+
+
 def figures(folder: Path) -> dict[str, str]:
     """Return every figure that can be drawn, by the name of its file."""
     found = read(folder)
@@ -174,6 +198,7 @@ def figures(folder: Path) -> dict[str, str]:
         drawn["stopping-digits.svg"] = curve_figure(title, table, labels, "negative log-likelihood, validation")
     if "digits" in found:
         drawn["why.svg"] = why_figure(found["digits"]["tables"][0], found["digits"]["schedules"])
+    drawn["luck.svg"] = luck_figure(record(QUADRATIC, 1.0, FIRST_SEED))
     drawn["quorum.svg"] = quorum_figure(QUORUM.read_text())
     return drawn
 

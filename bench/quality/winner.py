@@ -1,5 +1,8 @@
 """Who is the winner under noise? `python bench/quality/winner.py`, four minutes of one processor.
 
+With `--selection` another question: does it help to select by estimates, too, with `PBT(fitness=Estimated())`?
+Compared are the true values of the best and of the median of the last members, with the same seeds.
+
 A score is a task's true value and normal noise. Reported is the regret of what each rule names: how much worse its
 true value is than that of the best checkpoint there ever was. Populations are recorded once, with PBT's own
 decisions, all members in step as with `quorum=1.0`, but without a store and files; the file that holds them also
@@ -17,21 +20,24 @@ from typing import Any
 
 import numpy as np
 from comparing import RESULTS
+from scipy.stats import binomtest
 from winner_tasks import TASKS, Params, State, Task
 
 import phyla
 from machine import facts
-from phyla.records import Member, MemberState, Scored
+from phyla.records import Member, MemberState, Score, Scored
 from phyla.strategies import PBT, Context, Start, decision_rng, trial_seed
-from phyla.strategies.estimate import Estimates, estimate
+from phyla.strategies.estimate import Estimates, by_estimate, estimate
 from phyla.strategies.final import Expected, expected, next_due
 
 MEMBERS, TRIALS = 16, 20
 LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0)
+SELECTION_LEVELS = (0.3, 1.0, 3.0)
 FIRST_SEED = 2000
 BASELINES = ("best ever", "best of last")
 ESTIMATE = "estimate"
 FINAL = "final"
+LAST = ("best of last", "median of last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,7 @@ class Study:
         parents: place of the trial whose weights each started from; None for fresh ones.
         scores: what selection saw, as sort keys.
         true: exact values, as sort keys.
+        estimated: whether members were compared by estimates.
     """
 
     task: str
@@ -53,6 +60,7 @@ class Study:
     parents: list[int | None]
     scores: list[float]
     true: list[float]
+    estimated: bool = False
 
     @property
     def heads(self) -> range:
@@ -70,7 +78,7 @@ class Study:
         return estimate(self.scores, self.parents)
 
 
-def record(task: Task, level: float, seed: int, *, trials: int = TRIALS) -> Study:
+def record(task: Task, level: float, seed: int, *, trials: int = TRIALS, estimated: bool = False) -> Study:
     """Train a population."""
     strategy = PBT(
         population_size=MEMBERS, steps_per_trial=task.steps, total_steps=task.steps * trials, quorum=1.0
@@ -78,9 +86,10 @@ def record(task: Task, level: float, seed: int, *, trials: int = TRIALS) -> Stud
     noise = np.random.default_rng([seed, 1, *task.name.encode()]).normal(size=(trials, MEMBERS))
     population = [Member(study=0, index=index, state=MemberState.READY) for index in range(MEMBERS)]
     state = task.fresh(np.random.default_rng([seed, 0]), MEMBERS)
-    study = Study(task=task.name, level=level, seed=seed, parents=[], scores=[], true=[])
+    study = Study(task=task.name, level=level, seed=seed, parents=[], scores=[], true=[], estimated=estimated)
     for generation in range(trials):
-        starts = [_decide(strategy, member, population, task, seed) for member in population]
+        seen = _as_estimated(population, study) if estimated else population
+        starts = [_decide(strategy, member, seen, task, seed) for member in seen]
         parents = [None if start.weights is None else start.weights.trial for start in starts]
         origins = [index if parent is None else parent % MEMBERS for index, parent in enumerate(parents)]
         params = {name: np.array([start.params[name] for start in starts]) for name in task.space.parameters}
@@ -93,6 +102,13 @@ def record(task: Task, level: float, seed: int, *, trials: int = TRIALS) -> Stud
         study.true.extend(true.tolist())
         population = [_after(*pair, float(scores[pair[0].index])) for pair in zip(population, starts, strict=True)]
     return study
+
+
+def _as_estimated(population: Sequence[Member], study: Study) -> Sequence[Member]:
+    """Return members as the machine shows them to a strategy with `Estimated`."""
+    rows = enumerate(zip(study.parents, study.scores, strict=True))
+    scores = [Score(place, parent, place // MEMBERS, score) for place, (parent, score) in rows]
+    return by_estimate(population, scores, len(scores) // MEMBERS)
 
 
 def _decide(strategy: PBT, member: Member, population: Sequence[Member], task: Task, seed: int) -> Start:
@@ -144,7 +160,8 @@ def _best(values: Sequence[float], places: Sequence[int]) -> int:
 
 def hold_final(study: Study, final: phyla.Final) -> tuple[int, Expected]:
     """Measure the candidates again; return the winner and its expected score."""
-    rng, noise = np.random.default_rng([study.seed, 7]), study.level * TASKS[study.task].unit
+    rng = np.random.default_rng([study.seed, 7, round(10 * study.level), *study.task.encode()])
+    noise = study.level * TASKS[study.task].unit
     candidates = study.estimates.candidates(study.heads, study.luckiest, final.candidates)
     measured: dict[int, list[float]] = {place: [] for place in candidates}
     while (due := next_due(final, candidates, measured)).candidates:
@@ -193,17 +210,19 @@ def _holds(score: Expected | None, true: float) -> bool:
     return score is None or score.low - rounding <= true <= score.high + rounding
 
 
-def recorded(path: Path, seeds: Sequence[int]) -> Iterator[Study]:
+def recorded(
+    path: Path, seeds: Sequence[int], levels: Sequence[float] = LEVELS, *, estimated: bool = False
+) -> Iterator[Study]:
     """Iterate over the studies of these seeds; those that the file lacks are trained and added."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     lines = (Study(**json.loads(line)) for line in path.read_text().splitlines())
-    stored = {(study.task, study.level, study.seed): study for study in lines}
+    stored = {(study.task, study.level, study.seed): study for study in lines if study.estimated == estimated}
     with path.open("a") as file:
         for seed in seeds:
             for name, task in TASKS.items():
-                for level in LEVELS:
-                    study = stored.get((name, level, seed)) or record(task, level, seed)
+                for level in levels:
+                    study = stored.get((name, level, seed)) or record(task, level, seed, estimated=estimated)
                     if (name, level, seed) not in stored:
                         file.write(json.dumps(asdict(study)) + "\n")
                     yield study
@@ -243,23 +262,65 @@ def show(table: dict[str, dict[str, dict[str, float]]]) -> None:
         print(f"{cell:<16}{values}{counts}{model['noise']:>7.2f}{intervals}")
 
 
-def main() -> None:
-    """Record what is missing, print the table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--first", type=int, default=FIRST_SEED)
-    parser.add_argument("--recorded", type=Path, default=RESULTS / "winner.jsonl")
-    parser.add_argument("--output", type=Path, default=RESULTS / "winner.json")
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds)
-    with np.errstate(over="ignore", invalid="ignore"):
-        studies = list(recorded(options.recorded, seeds))
+def compare_selection(path: Path, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Return how much better the last members are if they were selected by estimates, in units of the task."""
+    plain = recorded(path, seeds, SELECTION_LEVELS)
+    by_estimates = recorded(path, seeds, SELECTION_LEVELS, estimated=True)
+    gains: dict[str, list[list[float]]] = {}
+    for before, after in zip(plain, by_estimates, strict=True):
+        first, second = ([study.true[place] for place in study.heads] for study in (before, after))
+        gain = [(pick(second) - pick(first)) / TASKS[before.task].unit for pick in (max, median)]
+        gains.setdefault(f"{before.task} {before.level:g}", []).append(gain)
+    return {
+        cell: {name: _sign_test(list(column)) for name, column in zip(LAST, zip(*rows, strict=True), strict=True)}
+        for cell, rows in sorted(gains.items())
+    }
+
+
+def _sign_test(gains: Sequence[float]) -> dict[str, float]:
+    won, lost = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    return {"gain": median(gains), "won": won, "lost": lost, "p": p}
+
+
+def show_selection(table: dict[str, dict[str, Any]]) -> None:
+    """Print how selection by estimates compares."""
+    print(f"{'gain, median':<16}" + "".join(f"{name:>16}  won lost      p" for name in LAST))
+    for cell, row in table.items():
+        columns = (f"{row[name]['gain']:>16.4f}{row[name]['won']:>5}{row[name]['lost']:>5}" for name in LAST)
+        values = (f"{row[name]['p']:>7.3f}" for name in LAST)
+        print(f"{cell:<16}" + "".join(column + p for column, p in zip(columns, values, strict=True)))
+
+
+def show_winners(path: Path, seeds: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:
+    """Print the table of the winners, and return it."""
+    studies = list(recorded(path, seeds))
     cells = sorted({(study.task, study.level) for study in studies})
     table = {
         f"{name} {level:g}": summary([s for s in studies if (s.task, s.level) == (name, level)])
         for name, level in cells
     }
     show(table)
+    return table
+
+
+def main() -> None:
+    """Record what is missing, print the table, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, help="how many, 50 by default, and 25 with --selection")
+    parser.add_argument("--first", type=int, default=FIRST_SEED)
+    parser.add_argument("--selection", action="store_true", help="compare selection by estimates with plain PBT")
+    parser.add_argument("--recorded", type=Path, default=RESULTS / "winner.jsonl")
+    parser.add_argument("--output", type=Path, default=RESULTS / "winner.json")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + (options.seeds or (25 if options.selection else 50)))
+    table: dict[str, Any]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if options.selection:
+            table = compare_selection(options.recorded, seeds)
+            show_selection(table)
+        else:
+            table = show_winners(options.recorded, seeds)
     document = {"machine": facts(), "seeds": list(seeds), "table": table}
     options.output.write_text(json.dumps(document, indent=1))
 
