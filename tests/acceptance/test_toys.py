@@ -12,7 +12,7 @@ from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, RandomSearch, Strategy, Truncation
 from simulation import Simulation
 
-SEEDS = times(20, 50)
+SEEDS = times(12, 50)
 
 
 def fig2(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
@@ -55,7 +55,7 @@ def test_pbt_solves_the_toy() -> None:
 @pytest.mark.parametrize("exploit", [Truncation(0.5), None], ids=["exploit only", "grid"])
 def test_without_explore_the_toy_stays_unsolved(exploit: Truncation | None) -> None:
     strategy = PBT(population_size=2, steps_per_trial=5, total_steps=100, exploit=exploit, explore=None)
-    results = np.array([best(strategy, FIG2_SPACE, fig2, seed) for seed in range(20)])
+    results = np.array([best(strategy, FIG2_SPACE, fig2, seed) for seed in range(times(8, 20))])
     assert results == pytest.approx(0.5925, abs=5e-4)
 
 

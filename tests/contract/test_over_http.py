@@ -174,7 +174,7 @@ def test_it_answers_as_a_store_in_this_process(remote: Remote) -> None:
     run_state_machine_as_test(
         cast("type[Alike]", partial(OverHttp, behind, there, oracle, clock)),
         settings=settings(
-            max_examples=times(5, 12),
+            max_examples=times(3, 12),
             stateful_step_count=40,
             derandomize=True,
             database=None,

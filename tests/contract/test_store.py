@@ -111,7 +111,7 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
         # Anything that makes a state machine will do.
         cast("type[Alike]", partial(Alike, subject.store, NaiveStore(subject.clock), subject.clock)),
         settings=settings(
-            max_examples=times(*{"memory": (4, 5), "sqlite": (12, 40), "postgres": (8, 25)}[kind]),
+            max_examples=times(*{"memory": (3, 5), "sqlite": (8, 40), "postgres": (4, 25)}[kind]),
             stateful_step_count=30,
             derandomize=True,
             database=None,
