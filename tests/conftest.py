@@ -30,6 +30,9 @@ settings.load_profile("repeatable")
 FOLDERS = ("contract", "unit", "acceptance", "integration")
 """In the order in which their tests run: those of a second or less first."""
 
+LONGEST_GROUP = "frameworks"
+"""One process is busy with it for minutes, so it begins at once; three others begin with fast tests."""
+
 # Under nohup, or in the background of a shell, these are ignored, and would be by all that tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -62,9 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _turn(item: pytest.Item) -> tuple[int, int]:
     folder = next((name for name in FOLDERS if name in item.path.parts), FOLDERS[-1])
-    if item.get_closest_marker("xdist_group") is not None:
-        return 1, 0
-    return (2, 0) if folder == FOLDERS[-1] else (0, FOLDERS.index(folder))
+    group = item.get_closest_marker("xdist_group")
+    if group is not None:
+        return (0, 0) if group.args == (LONGEST_GROUP,) else (2, 0)
+    return (3, 0) if folder == FOLDERS[-1] else (1, FOLDERS.index(folder))
 
 
 @pytest.fixture(autouse=True)
