@@ -73,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def evaluated(
     suite: Suite, path: Path, work: Path, *, shards: int | None = None, tasks: Sequence[str] = ()
 ) -> list[TaskResult]:
-    """Evaluate a checkpoint as one worker would, on all tasks or those named, and merge shards as aggregation does."""
+    """Evaluate a checkpoint on all tasks or those named, and merge shards as an aggregation would."""
     seen = Checkpoint(
         study=1, name=path.name, step=int(path.stem[5:]), identity=path.name, kind=CheckpointKind.SEEN
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 
 from event_files import logged
 from facts import check_facts, raises
@@ -104,9 +103,17 @@ def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
     assert client.get_run(runs["0"].info.run_id).data.metrics["val"] == 2.0
 
 
-def test_wandb(study: TrackedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def wandb_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B without its service. It reads the environment once per process, and another test may have used it."""
+    import wandb  # takes a second, in each process that collects tests
+
     monkeypatch.setenv("WANDB_MODE", "offline")
-    wandb.teardown()  # It reads the environment once a process, and another test may have used it.
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("wandb_offline")
+def test_wandb(study: TrackedStudy) -> None:
     for rows in (FIRST, SECOND):
         tell(WandB("team/project"), study, rows)
     found = offline_runs(study.home, rows=5)
@@ -162,11 +169,10 @@ def spoiled(how: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "kind", ["tensorboard={}", "mlflow={}", "mlflow=file://{}", "mlflow=sqlite:///{}/a.db", "wandb"]
 )
+@pytest.mark.usefixtures("wandb_offline")
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_trained(
-    kind: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, how: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    wandb.teardown()
     place = spoiled(how, tmp_path)
     before = sorted(tmp_path.rglob("*"))
     study = TrackedStudy(name="study", created_at=1.5, config={}, home=place if kind == "wandb" else tmp_path)
