@@ -265,6 +265,17 @@ def test_a_retry_keeps_parent_hyperparameters_and_seed() -> None:
     assert (again.parent, again.params, again.seed) == (first.parent, first.params, first.seed)
 
 
+def test_after_a_retry_the_member_belongs_to_the_worker_that_has_it() -> None:
+    simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=3), max_attempts=3)
+    slots = []
+    for worker in ("host:0:1:a", "host:1:2:a"):
+        claimed, _ = simulation.controller.claim(worker)
+        with simulation.store.reader(simulation.study.id) as reader:
+            slots.append(reader.member(0).slot)
+        simulation.controller.fail(Failure(job=claimed[0].trial.id, token=claimed[0].trial.token, error="boom"))
+    assert slots == ["host:0", "host:1"]
+
+
 def test_a_broken_first_trial_is_replaced_by_a_fresh_sample_that_counts_in_its_place() -> None:
     simulation = make(PBT(population_size=1, steps_per_trial=1, total_steps=2), max_attempts=1)
     broken = claim(simulation).trial
