@@ -26,7 +26,7 @@ _TICK_NS = 20_000_000
 """By how much the time of a folder may be after that of the file last made in it: the two come from clocks of
 different resolution, and an empty file is never written to."""
 _COMPANION = re.compile(
-    r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
+    r"(training_args|optim(izer)?|scheduler|scaler|rng_state|random_states)(_?(rank_?)?\d+)*\.(bin|pt|pth|pkl)"
 )
 
 

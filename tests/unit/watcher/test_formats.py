@@ -360,6 +360,25 @@ def test_a_scan_of_a_thousand_known_checkpoints_reads_none_of_them(
         ("e100000", 100000, "last"),
         ("gpt2-100", 100, "last"),
         ("12", 12, "last"),
+        ("optim_000100_rank0.pt", 100, "last"),
+        ("model_rank_3_100.pt", 100, "last"),
+        ("step_100_rank_7.pt", 100, "'step'"),
+        ("ep0-ba100-rank0.pt", 100, "last"),
+        ("model_100_tp2_pp=4.pt", 100, "last"),
+        ("checkpoint_1_100-shard0.pt", 1, "'checkpoint'"),
+        ("ckpt-100-00001-of-00002.safetensors", 100, "'ckpt'"),
+        ("step_100_of_1000.pt", 100, "'step'"),
+        ("mp3-prompt-100.pt", 100, "last"),
+        ("mp_rank_00_model_states.pt", None, "unknown"),
+        ("mp_rank_01_003", None, "unknown"),
+        ("tp_rank_00_pp_rank_001", None, "unknown"),
+        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", None, "unknown"),
+        ("model_world_size_2_rank_1.pt", None, "unknown"),
+        ("pytorch_model-00001-of-00002.bin", None, "unknown"),
+        ("checkpoint-00001-of-00002.pt", None, "unknown"),
+        ("model-part-2.pt", None, "unknown"),
+        ("__0_0.distcp", None, "unknown"),
+        ("__3.metadata", None, "unknown"),
         ("weights.h5", None, "unknown"),
         ("final.pt", None, "unknown"),
         ("9" * 30 + ".pt", None, "unknown"),
@@ -748,7 +767,7 @@ def test_auto_takes_what_it_knows_and_nothing_else(tmp_path: Path) -> None:
     torch_zip(megatron / "model_optim_rng.pt", {"0": b"1"})
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/events.out").write_bytes(b"1")
-    for name in ("config.json", "log_8.txt", "training_args.bin", "optimizer.pt"):
+    for name in ("config.json", "log_8.txt", "training_args.bin", "optimizer.pt", "optim_000100_rank0.pt"):
         (tmp_path / name).write_bytes(b"1")
     scan = scans(get_format("auto", quiet_s=QUIET_S), tmp_path)
     assert {item.step: item.ready for item in scan().values()} == {

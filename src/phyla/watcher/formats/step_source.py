@@ -21,7 +21,17 @@ _KEYED = re.compile(
 _INTEGER = re.compile(r"[0-9]+")
 _TIME = r"(?:[-_.T ]?[012][0-9](?P<dot>[-_.:h]?)[0-5][0-9](?P=dot)[0-5][0-9]|[-_.T ][012][0-9][-:h][0-5][0-9])"
 _DAY = r"(?:19|20)[0-9]{2}(?P<bar>[-_.]?)(?:0[1-9]|1[0-2])(?P=bar)(?:0[1-9]|[12][0-9]|3[01])"
+RANK = re.compile(
+    r"(?<![A-Za-z0-9])(?:mp_rank_[0-9]{2}(?:_[0-9]{3}){1,2}"
+    r"|(?:(?:[a-z]+[-_]?)?rank|world[-_]?size|shard|part(?:ition)?|worker|node|host|gpu|device|proc(?:ess)?|[dtpm]p)"
+    r"[-_=.]?[0-9]+)(?![0-9])",
+    re.IGNORECASE,
+)
+"""The number of a rank or a shard, or how many there are, as in `mp_rank_00`, `world_size_2_rank_0` and `tp4`."""
 _NEVER = (
+    RANK,
+    re.compile(r"(?<!step.)(?<!iter.)(?<!epoch.)(?<![0-9])[0-9]+[-_]of[-_][0-9]+", re.IGNORECASE),
+    re.compile(r"\A__[0-9]+(?:_[0-9]+)?\Z"),
     re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9A-Za-z])", re.IGNORECASE),
     re.compile(rf"(?<![0-9]){_DAY}{_TIME}(?![0-9])"),
     re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}([-_.])(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"),
@@ -33,7 +43,8 @@ _NEVER = (
         re.IGNORECASE,
     ),
 )
-"""What has digits and is no step: UUIDs, dates with a time, dates, hashes, decimals."""
+"""What has digits and is no step: ranks, shards as `00001-of-00002`, `__0_0.distcp`, UUIDs,
+dates with a time, dates, hashes, decimals."""
 _COMPACT_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])")
 
 
@@ -43,7 +54,7 @@ class StepFrom:
     """Tells the step of a checkpoint, by default from the last part of its name.
 
     There it is the integer after `step` or `global_step`, else after `iter`, `iteration`, `checkpoint`, `ckpt` or
-    `epoch`, else the last integer. Decimals, dates and hashes are passed over.
+    `epoch`, else the last integer. Numbers of ranks and shards, decimals, dates and hashes are passed over.
 
     Attributes:
         pattern: a regular expression with a group `step`, searched for in the whole name.
@@ -100,7 +111,7 @@ class StepFrom:
             step = _integer(text)
             if step is not None:
                 return step, "the last whole number in the name"
-        return None, "unknown: the name has no whole number; decimals, dates and hashes do not count"
+        return None, "unknown: the name has no whole number; ranks, decimals, dates and hashes do not count"
 
     def of_content(self, folder: Place) -> int:
         """Return the step in the JSON file; raises OSError or ValueError, naming what is missing."""
