@@ -54,6 +54,7 @@ class Table:
         empty: replaces a table without rows; if it is empty too, the section is hidden.
         links: links to the previous and next rows.
         anchors: whether the first link of each row is its anchor.
+        fixed: where a display is too narrow, the table may be split; each part then begins with this many columns.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Table:
     empty: str = ""
     links: Sequence[Span] = ()
     anchors: bool = False
+    fixed: int = 0
 
     @property
     def texts(self) -> list[list[str]]:

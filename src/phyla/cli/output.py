@@ -29,7 +29,6 @@ def print_table(
     rows: Iterable[Iterable[object]],
     styles: Iterable[str | None] = (),
     *,
-    caption: str | None = None,
     gap: bool = False,
 ) -> None:
     """Print a table, with an empty line before it if `gap`; print nothing without rows."""
@@ -38,8 +37,6 @@ def print_table(
         if gap:
             show()
         console().print(grid)
-        if caption:
-            show(caption)
 
 
 def print_page(page: Page) -> None:
@@ -57,8 +54,29 @@ def print_page(page: Page) -> None:
 
 
 def print_section(section: Table) -> None:
-    """Print a table of a page."""
-    print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
+    """Print a table of a page, in parts where it is too wide, without the columns of links."""
+    texts, looks = section.texts, [LOOKS.get(look) for look in section.looks]
+    for at, part in enumerate(_parts(section, texts)):
+        headings = [section.columns[column] for column in part]
+        print_table(headings, ([row[column] for column in part] for row in texts), looks, gap=at > 0)
+    if section.note:
+        show(section.note)
+
+
+def _parts(section: Table, texts: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return the columns of each part of a table, of which the first may be repeated."""
+    columns = [at for at, heading in enumerate(section.columns) if heading]
+    if not section.fixed:
+        return [columns]
+    widths = {at: 3 + max(len(section.columns[at]), *(len(row[at]) for row in texts)) for at in columns}
+    fixed, rest = columns[: section.fixed], columns[section.fixed :]
+    room = page_width() - min(sum(widths[at] for at in fixed), page_width() // 2)
+    parts: list[list[int]] = [[]]
+    for at in rest:
+        if parts[-1] and sum(widths[other] for other in (*parts[-1], at)) > room:
+            parts.append([])
+        parts[-1].append(at)
+    return [[*fixed, *part] for part in parts]
 
 
 def pick(record: object, *names: str, **renamed: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.evaluations import AGAIN
 from phyla.cli.export import warn_if_best_ended_early
 from phyla.cli.options import resume_command
 from phyla.cli.output import print_table
@@ -453,5 +452,7 @@ def finish(watched: "Watched") -> int:
     if missing:
         print(f"{format_count(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
     if any(lacking.state == "partial" for lacking in missing):
+        from phyla.study.results.pages.evaluations import AGAIN
+
         print(AGAIN)
     return 1 if missing else 0

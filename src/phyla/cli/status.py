@@ -2,13 +2,14 @@
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.evaluations import print_events, print_whys
+from phyla.cli.evaluations import problem_tables
 from phyla.cli.output import pick, print_json, print_page, print_table
 from phyla.errors import UsageError
 from phyla.formatting import (
@@ -233,7 +234,7 @@ def _show_run(run: "Evaluations", *, as_json: bool) -> None:
             }
         )
         return
-    print_page(run_page(run))
-    print(f"all eval tasks: {run.places.command('evaluations', run.name)}\n")
-    print_whys(cell for cell in run.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
-    print_events(run)
+    page = run_page(run)
+    cells = (cell for cell in run.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
+    print_page(replace(page, sections=[*page.sections, *problem_tables(run, cells)]))
+    print(f"all eval tasks: {run.places.command('evaluations', run.name)}")

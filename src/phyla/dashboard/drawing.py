@@ -14,12 +14,13 @@ from starlette.concurrency import run_in_threadpool
 from phyla.errors import StudyNotFound
 from phyla.pages import Section
 from phyla.report.page import section_html
-from phyla.report.sections import comparison_sections, evaluation_sections, study_sections
+from phyla.report.sections import comparison_sections, study_sections
 from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
 from phyla.study.results.compare import compare
 from phyla.study.results.evaluations import ROWS, Evaluations
+from phyla.study.results.pages.evaluations import evaluation_history
 from phyla.study.results.results import Results
 
 KEPT = 20
@@ -106,4 +107,4 @@ def _sections(store: Store, places: Places, studies: Sequence[str]) -> Iterator[
     if not study.watched:
         yield from study_sections(Results(store, study, places).data())
     if study.watched or study.config.get("suites"):
-        yield from evaluation_sections(Evaluations(store, study, places).data(last=ROWS))
+        yield from evaluation_history(Evaluations(store, study, places).data(last=ROWS))

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from phyla.evaluation.matrix import causes
-from phyla.formatting import duration, format_count, moment, number, score, short, time_words
+from phyla.formatting import duration, format_count, number, score, short, time_words
 from phyla.lineage import Segment
 from phyla.pages import Drawing, Later, Page, Row, Section, Span, Table
 from phyla.report import style
@@ -12,12 +11,11 @@ from phyla.report.compared import ALPHA, ComparedGroups
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.figures.progress import progress_figure
-from phyla.report.formatting import step_of, text
+from phyla.report.formatting import text
 
 ROWS = 200
 """Rows that a table shows."""
 COMPARISON_SECTIONS = ("groups", "curves", "differences", "tests", "time", "studies")
-WARNINGS = ("regression", "changed-source", "rewound", "same-samples")
 
 TESTS = (
     "p is the probability of a difference at least this large, in either direction, if there were none. Groups "
@@ -47,11 +45,9 @@ def study_sections(data: StudyData, baseline: StudyData | None = None) -> Iterat
 
 
 def evaluation_sections(data: EvaluationData) -> Iterator[Section]:
-    """Yield the sections of the evaluation of checkpoints."""
+    """Yield the figures of the evaluation of checkpoints."""
     for name, draw in EVALUATION_FIGURES.items():
         yield drawing(name, draw(data))
-    yield _warnings_table(data)
-    yield _causes_table(data)
 
 
 def comparison_sections(comparison: ComparedGroups) -> Iterator[Section]:
@@ -129,36 +125,6 @@ def _front_table(data: StudyData) -> Table:
         rows.append((Span(str(trial.id), f"trials/{trial.id}"), str(trial.member), at, *values, path))
     columns = (">trial", ">member", ">step", *(f">{goal.metric}" for goal in goals), "=checkpoint")
     return Table(name="front-trials", title="The front", lead=lead, columns=columns, **_limited(rows))
-
-
-def _warnings_table(data: EvaluationData) -> Table:
-    events = [event for event in data.events if event.kind in WARNINGS][::-1]
-    rows = [(moment(event.created_at), event.kind, short(event.message, 400)) for event in events]
-    return Table(
-        name="warnings",
-        title="Regressions and warnings",
-        lead="A regression is a checkpoint, or the mean of several, worse than the mean of earlier ones by "
-        "more than these differ. Each new result may add or withdraw one.",
-        columns=("when (UTC)", "what", "=message"),
-        **_limited(rows),
-        empty="No regressions or warnings.",
-    )
-
-
-def _causes_table(data: EvaluationData) -> Table:
-    rows: list[Row] = []
-    for cause in causes(cell for cell in data.cells if cell.replicate == 0):
-        steps = ", ".join(step_of(seen).removeprefix("step ") for seen in cause.checkpoints[-4:])
-        count, why = number(len(cause.checkpoints)), short(cause.why or "", 300)
-        rows.append((cause.status, cause.suite, cause.task or "all", count, steps, why))
-    return Table(
-        name="causes",
-        title="Missing values",
-        lead="Reasons that differ only in numbers share a row, which shows the newest.",
-        columns=("state", "suite", "eval task", ">checkpoints", ">last at step", "=why"),
-        **_limited(rows),
-        empty="No values are missing.",
-    )
 
 
 def _listed(rows: Sequence[Mapping[str, str]], looks: Sequence[str]) -> list[Row]:

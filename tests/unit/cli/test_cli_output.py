@@ -33,15 +33,12 @@ def test_nothing_is_cut_in_a_file_or_a_pipe(
 
 
 def test_rows_are_not_filled_with_blanks_in_a_file_or_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(
-        ["trial", "~decision", ">n"], [[1, LONG, 2], [10, "", ""], [2, "short", None]], caption="all: --json"
-    )
-    head, rule, *rows, caption = capsys.readouterr().out.splitlines()
-    assert [line for line in (head, rule, *rows, caption) if line != line.rstrip()] == []
+    print_table(["trial", "~decision", ">n"], [[1, LONG, 2], [10, "", ""], [2, "short", None]])
+    head, rule, *rows = capsys.readouterr().out.splitlines()
+    assert [line for line in (head, rule, *rows) if line != line.rstrip()] == []
     assert [row.split() for row in rows] == [["1", *LONG.split(), "2"], ["10"], ["2", "short", "-"]]
     assert set(rule) == {"─"}
     assert len(rule) == max(map(len, rows))
-    assert caption == "all: --json"
 
 
 @pytest.mark.parametrize("columns", [60, 200])

@@ -331,11 +331,11 @@ class Evaluations:
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
-        from phyla.report import evaluation_sections, write_pages
-        from phyla.study.results.pages.evaluations import evaluations_page, run_page
+        from phyla.report import write_pages
+        from phyla.study.results.pages.evaluations import evaluation_history, evaluations_page, run_page
 
         pages, data = [run_page(self), evaluations_page(self)], self.data(last=ROWS)
-        return write_pages(path, pages, evaluation_sections(data), data.now)
+        return write_pages(path, pages, evaluation_history(data), data.now)
 
     def _rows(
         self,

@@ -350,8 +350,9 @@ class Results:
         Raises:
             UsageError: the baseline has another objective.
         """
-        from phyla.report import evaluation_sections, study_sections, write_pages
+        from phyla.report import study_sections, write_pages
         from phyla.study.results.evaluations import ROWS
+        from phyla.study.results.pages.evaluations import evaluation_history
         from phyla.study.results.pages.study import pages_of
 
         if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
@@ -362,7 +363,7 @@ class Results:
         pages, data = pages_of(self), self.data()
         sections = [*study_sections(data, None if baseline is None else baseline.data())]
         if self.has_suites:
-            sections += evaluation_sections(self.evaluations().data(last=ROWS))
+            sections += evaluation_history(self.evaluations().data(last=ROWS))
         return write_pages(path, pages, sections, data.last_moment)
 
     def write_tracker(self, tracker: "Tracker") -> int:

@@ -1,22 +1,32 @@
 """The pages of evaluation: a watched run, and the results of suites on checkpoints."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 from urllib.parse import quote
 
-from phyla.evaluation import Cell
-from phyla.formatting import format_count, format_estimate, lag_words, number, short, step
-from phyla.pages import Fact, Later, Page, Row, Span, Table, Text
-from phyla.records import StudyState, escape_name, summarize_error
+from phyla.evaluation.matrix import Cell, CellCause, CellStatus, GroupValues, causes
+from phyla.evaluation.suite import SuiteOutline
+from phyla.formatting import duration, format_count, format_estimate, lag_words, moment, number, short, step
+from phyla.pages import Fact, Later, Page, Row, Section, Span, Table, Text
+from phyla.records import ACTION, Checkpoint, EvalEvent, StudyState, escape_name, summarize_error
 from phyla.study.results.pages.record import newest_of, record_table, since
 from phyla.study.results.watched_runs import WatchedRunStatus, read_run_status
 
 if TYPE_CHECKING:
-    from phyla.evaluation import GroupValues, SuiteOutline
+    from phyla.report import EvaluationData
     from phyla.study.results.evaluations import Evaluations
 
 FEW = 20
+ROWS = 200
 STATES = ("complete", "queued", "partial", "skipped", "gone", "quarantined")
+BEST, PARTIAL = "*", "~"
+OF_PARTIAL = "of a partial group: eval tasks or the aggregation failed, so it does not count as fitness"
+AGAIN = (
+    "evaluations that failed for good are retried when you restart the watch or the run; while it runs: "
+    "phyla evaluations NAME --retry"
+)
 EVALUATION_SECTIONS = ("aggregates", "matrix", "lag", "warnings", "causes")
 
 
@@ -124,59 +134,200 @@ def _quarantined_table(status: WatchedRunStatus) -> Table:
     )
 
 
-def evaluations_page(evaluations: "Evaluations") -> Page:
-    """Return the results of the suites on the newest checkpoints."""
-    once = [cell for cell in evaluations.cells(last=FEW) if cell.replicate == 0]
-    run, suites = evaluations.run, evaluations.suites
-    tables = [
-        _suite_table(evaluations, suite, [cell for cell in once if cell.suite == suite.name]) for suite in suites
-    ]
-    later = [] if run.watched else [Later(name) for name in EVALUATION_SECTIONS]
-    title = f"Evaluations of {run.name}"
-    return Page(study=run.name, title=title, key="evaluations", sections=[*tables, *later])
+# The matrix
 
 
-def _suite_table(evaluations: "Evaluations", suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
-    tasks = dict.fromkeys(task.name for task in suite.tasks)
-    values = {
-        aggregates.seen.id: aggregates
-        for aggregates in evaluations.values(suite.name, last=FEW)
-        if aggregates.group.replicate == 0
-    }
-    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
-    known = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
-    objective, again = suite.objective, quote(suite.name)
-    aim = f" Its objective is {objective}; the best checkpoint has a star." if objective else ""
-    rows: list[Row] = []
-    for checkpoint in seen:
-        name = Span(
-            short(escape_name(checkpoint.name), 40),
-            f"trials/{checkpoint.trial}" if checkpoint.trial is not None else "",
-        )
-        head = [_aggregate(values.get(checkpoint.id), objective)] if objective else []
-        link = f"do/evaluate?checkpoint={checkpoint.id}&suite={again}"
-        last: Text = Span("evaluate again", link) if checkpoint.usable else ""
-        at = number(checkpoint.step) if checkpoint.step >= 0 else "?"
-        rows.append((at, name, *head, *(known.get((checkpoint.id, task), "-") for task in tasks), last))
-    return Table(
-        name=f"suite-{evaluations.suites.index(suite) + 1}",
-        title=f"Suite {suite.name}",
-        lead=f"The newest {FEW} checkpoints.{aim}",
-        columns=(">step", "checkpoint", *([f">{objective}"] if objective else []), *tasks, ""),
-        rows=rows,
-        empty="No checkpoints yet.",
+@final
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Chosen checkpoints and eval tasks of a run.
+
+    Attributes:
+        suites: the chosen suites.
+        cells: the outcome of each chosen eval task on each chosen checkpoint, repetitions too.
+        values: the aggregates of the suites on these checkpoints.
+        last: how many of the newest checkpoints were read; None for all.
+    """
+
+    suites: Sequence[SuiteOutline]
+    cells: Sequence[Cell]
+    values: Sequence[GroupValues]
+    last: int | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each status; repetitions do not count."""
+        counts = Counter(cell.status for cell in self.cells if cell.replicate == 0)
+        return {status.value: counts[status] for status in CellStatus if counts[status]}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether older checkpoints may be left out."""
+        return self.last is not None and len({cell.seen.id for cell in self.cells}) == self.last
+
+
+def read_matrix(
+    evaluations: "Evaluations",
+    suite: str | None = None,
+    tasks: Collection[str] = (),
+    *,
+    last: int | None = FEW,
+    missing: bool = False,
+) -> Matrix:
+    """Read the matrix of a run: some suites, eval tasks and checkpoints, or only those that lack a value."""
+    suites = evaluations.suites if suite is None else (evaluations.suite(suite),)
+    cells = [cell for cell in evaluations.cells(suite, last=last) if not tasks or cell.task in tasks]
+    if missing:
+        lacking = {(cell.seen.id, cell.suite) for cell in cells if not cell.status.has_value}
+        cells = [cell for cell in cells if (cell.seen.id, cell.suite) in lacking]
+    values = [group for outline in suites for group in evaluations.values(outline.name, last=last)]
+    return Matrix(suites=suites, cells=cells, values=values, last=last)
+
+
+def evaluations_page(evaluations: "Evaluations", matrix: Matrix | None = None) -> Page:
+    """Return the results of the suites on checkpoints, by default the newest ones."""
+    run, matrix = evaluations.run, matrix or read_matrix(evaluations)
+    cut = f"the newest {format_count(matrix.last or 0, 'checkpoint')}: " if matrix.is_cut else ""
+    counts = ", ".join(f"{number(count)} {status}" for status, count in matrix.counts.items())
+    names = {suite.name for suite in matrix.suites}
+    return Page(
+        study=run.name,
+        title=f"Evaluations of {run.name}",
+        key="evaluations",
+        state=run.state,
+        kind=f"{cut}{counts or 'nothing to show'}",
+        messages=waiting_lines(evaluations),
+        lines=[(lag_words(lag),) for lag in evaluations.lag() if lag.suite in names],
+        sections=[
+            *(_suite_table(evaluations, suite, matrix) for suite in matrix.suites),
+            _running_table(matrix.cells),
+            *([] if run.watched else map(Later, EVALUATION_SECTIONS)),
+        ],
     )
 
 
-def _aggregate(values: "GroupValues | None", objective: str) -> Text:
+def _suite_table(evaluations: "Evaluations", suite: SuiteOutline, matrix: Matrix) -> Table:
+    cells = [cell for cell in matrix.cells if (cell.suite, cell.replicate) == (suite.name, 0)]
+    groups = [row for row in matrix.values if (row.group.suite, row.group.replicate) == (suite.name, 0)]
+    values = {row.seen.id: row for row in groups}
+    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
+    known = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
+    tasks = dict.fromkeys(cell.task for cell in cells)
+    rows: list[Row] = []
+    for checkpoint in seen:
+        link = f"do/evaluate?checkpoint={checkpoint.id}&suite={quote(suite.name)}"
+        rows.append(
+            (
+                *_checkpoint(checkpoint),
+                *([_aggregate(values.get(checkpoint.id), suite.objective)] if suite.objective else []),
+                *(known.get((checkpoint.id, task), "-") for task in tasks),
+                Span("evaluate again", link) if checkpoint.usable else "",
+            )
+        )
+    marks = [f"{BEST} the best"] if any(row.best for row in groups) else []
+    marks += [f"{PARTIAL} {OF_PARTIAL}"] if any(row.partial for row in groups) else []
+    fixed = (">step", "~checkpoint", *([f">{suite.objective}"] if suite.objective else []))
+    return Table(
+        name=f"suite-{evaluations.suites.index(suite) + 1}",
+        title=f"Suite {suite.name}",
+        lead=f"Its objective is {suite.objective}." if suite.objective else "",
+        columns=(*fixed, *(f">{task}" for task in tasks), ""),
+        rows=rows,
+        note="; ".join(marks),
+        empty="No checkpoints yet.",
+        fixed=len(fixed),
+    )
+
+
+def _checkpoint(checkpoint: Checkpoint) -> tuple[Text, Text]:
+    """Return the step of a checkpoint, with its branch, and its name."""
+    at = number(checkpoint.step) if checkpoint.step >= 0 else "?"
+    name = escape_name(checkpoint.name) + (f"[{checkpoint.index}]" if checkpoint.index else "")
+    link = "" if checkpoint.trial is None else f"trials/{checkpoint.trial}"
+    return f"{at}@{checkpoint.branch}" if checkpoint.branch else at, Span(short(name, 100), link)
+
+
+def _aggregate(values: GroupValues | None, objective: str) -> Text:
     estimate = values.values.get(objective) if values else None
     if values is None or estimate is None:
         return "-"
-    marks = (" ★" if values.best else "") + (" (partial)" if values.partial else "")
-    return Span(format_estimate(estimate.value, estimate.stderr) + marks, look="winner" if values.best else "")
+    marks = f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}"
+    text = format_estimate(estimate.value, estimate.stderr)
+    return Span(f"{marks}{text}", look="winner" if values.best else "")
 
 
 def _cell(cell: Cell) -> Text:
     if cell.estimate:
-        return format_estimate(cell.estimate.value, cell.estimate.stderr)
-    return Span(cell.status, look="odd" if cell.status == "failed" else "")
+        text = format_estimate(cell.estimate.value, cell.estimate.stderr)
+        return f"{PARTIAL if cell.partial else ''}{text}"
+    if cell.status.has_value:
+        return "unread" if cell.unread else "saved" if cell.files else "done"
+    done = f" {cell.shards_done}/{cell.shards}" if cell.shards_done else ""
+    return Span(f"{cell.status}{done}", look="odd" if cell.status is CellStatus.FAILED else "")
+
+
+def _running_table(cells: Sequence[Cell]) -> Table:
+    claimed = [(cell.running_s, cell) for cell in cells if cell.running_s is not None]
+    return Table(
+        name="running",
+        title="Running",
+        lead="The longest first, so that eval tasks that hang show.",
+        columns=(">step", "~checkpoint", "suite", "eval task", ">for", "~worker"),
+        rows=[
+            (*_checkpoint(cell.seen), cell.suite, cell.task, duration(seconds), cell.worker or "-")
+            for seconds, cell in sorted(claimed, key=lambda pair: -pair[0])[:FEW]
+        ],
+        note=f"the first {FEW} of {number(len(claimed))}" if len(claimed) > FEW else "",
+    )
+
+
+def evaluation_history(data: "EvaluationData") -> Iterator[Section]:
+    """Yield the sections that need the whole history of a run's evaluation."""
+    from phyla.report import evaluation_sections
+
+    yield from evaluation_sections(data)
+    yield warnings_table(data.events)
+    yield causes_table(data.cells)
+
+
+def warnings_table(events: Iterable[EvalEvent], most: int = ROWS) -> Table:
+    """Return the newest regressions and warnings."""
+    warnings = [event for event in events if event.kind not in ("gone", "quarantined", ACTION)]
+    return Table(
+        name="warnings",
+        title="Regressions and warnings",
+        lead="A regression is a checkpoint, or the mean of several, worse than the mean of earlier ones by "
+        "more than these differ. Each new result may add or withdraw one.",
+        columns=("when (UTC)", "what", "=message"),
+        rows=[
+            (moment(event.created_at), event.kind, short(event.message, 400))
+            for event in warnings[: -most - 1 : -1]
+        ],
+        note=newest_of(most, len(warnings)),
+        empty="No regressions or warnings.",
+    )
+
+
+def causes_table(cells: Iterable[Cell], most: int = ROWS) -> Table:
+    """Return why values are missing, the most urgent reasons first."""
+    known = causes(cell for cell in cells if cell.replicate == 0)
+    left_out = f"the first {most} of {number(len(known))} rows" if len(known) > most else ""
+    failed = any(cause.status is CellStatus.FAILED and cause.task for cause in known)
+    return Table(
+        name="causes",
+        title="Missing values",
+        lead="Reasons that differ only in numbers share a row, which shows the newest.",
+        columns=("state", "suite", "eval task", ">checkpoints", "=the newest", "=why"),
+        rows=[_cause(cause) for cause in known[:most]],
+        note="; ".join(filter(None, (left_out, AGAIN if failed else ""))),
+        empty="No values are missing.",
+    )
+
+
+def _cause(cause: CellCause) -> Row:
+    newest = cause.checkpoints[-4:]
+    where = ", ".join(escape_name(checkpoint.name) for checkpoint in newest)
+    if all(checkpoint.step >= 0 for checkpoint in newest):
+        where = f"step {', '.join(number(checkpoint.step) for checkpoint in newest)}"
+    count, why = number(len(cause.checkpoints)), short(cause.why or "", 400)
+    return (cause.status, cause.suite, cause.task or "all", count, where, why)

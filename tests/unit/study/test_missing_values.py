@@ -3,8 +3,8 @@
 import pytest
 
 from evaluating import found
-from phyla.cli.evaluations import AGAIN, print_whys
 from phyla.evaluation.matrix import Cell, CellStatus
+from phyla.study.results.pages.evaluations import AGAIN, causes_table
 
 
 def cells(steps: list[int]) -> list[Cell]:
@@ -22,14 +22,15 @@ def cells(steps: list[int]) -> list[Cell]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "where"),
+    ("steps", "count", "where"),
     [
-        ([3], "at step 3"),
-        ([1, 2, 3, 4, 5], "at step 2, 3, 4, 5 and 1 more"),
-        ([-1] * 6, "on c2, c3, c4, c5 and 2 more"),
-        ([3, -1], "on c0, c1"),
+        ([3], "1", "step 3"),
+        ([1, 2, 3, 4, 5], "5", "step 2, 3, 4, 5"),
+        ([-1] * 6, "6", "c2, c3, c4, c5"),
+        ([3, -1], "2", "c0, c1"),
     ],
 )
-def test_the_newest_are_named(steps: list[int], where: str, capsys: pytest.CaptureFixture[str]) -> None:
-    print_whys(cells(steps))
-    assert capsys.readouterr().out == f"failed  heldout/accuracy {where}: ValueError: no\n{AGAIN}\n"
+def test_the_newest_are_named(steps: list[int], count: str, where: str) -> None:
+    table = causes_table(cells(steps))
+    assert table.texts == [["failed", "heldout", "accuracy", count, where, "ValueError: no"]]
+    assert table.note == AGAIN
