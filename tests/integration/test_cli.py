@@ -116,7 +116,7 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
         f"trial 2, attempt 1 failed: ValueError: broken [on purpose] ({folder / 'small.py'}, line 12); the full"
     )
     assert any(line.startswith(failed) for line in lines)
-    assert any(line.startswith("16/16 trials  1 failed  best ") and line.endswith("0 s left") for line in lines)
+    assert any(line.startswith("16 of 16 trials  1 failed  best ") and line.endswith("0 s left") for line in lines)
     assert any(line.startswith("16 trials completed, 1 failed, in ") for line in lines)
     assert f"checkpoint  {folder / '.phyla' / 'checkpoints' / 'small'}" in output
     assert "from step  to step  member  trial" in output
@@ -169,7 +169,7 @@ def test_a_run_succeeds_whose_last_lines_cannot_be_written(tmp_path: Path) -> No
     (tmp_path / "small.py").write_text(STUDY_FILE + READER_LEAVES)
     done = in_process(tmp_path, "run", "small.py", "--workers", 0)
     assert done.returncode == 0, done.stderr
-    assert "16/16 trials" in done.stdout
+    assert "16 of 16 trials" in done.stdout
     assert "16 trials completed" not in done.stdout
 
 
@@ -205,7 +205,7 @@ def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str)
 def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
     done = in_process(small[0], "run", "small.py", "--workers", 0)
     assert done.returncode == 0
-    assert "16/16 trials" in done.stdout
+    assert "16 of 16 trials" in done.stdout
     assert "16 trials completed, 1 failed" in done.stdout
 
 
@@ -223,7 +223,7 @@ def test_a_study_in_memory_runs_in_this_process(small: "tuple[Path, str]", tmp_p
     done = in_process(small[0], "run", "small.py", "--workers", 0, "--home", tmp_path, "--storage", "memory://")
     assert done.returncode == 0, done.stderr
     assert "trial 2, attempt 1 failed: ValueError" in done.stdout
-    assert "16/16 trials" in done.stdout
+    assert "16 of 16 trials" in done.stdout
 
 
 def test_a_study_that_stops_itself_says_why(tmp_path: Path) -> None:

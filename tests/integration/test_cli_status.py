@@ -138,7 +138,7 @@ def test_a_study_can_be_followed_whoever_trains_it(cli: Phyla, monkeypatch: pyte
     training.start()
     lines = cli("status", "told", "--watch").splitlines()
     training.join()
-    assert "0/6 trials" in lines[0]
+    assert "0 of 6 trials" in lines[0]
     assert any("told: completed" in line for line in lines)
     check_facts(cli("status", "--watch", code=2), "--watch")
 

@@ -62,7 +62,7 @@ def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy:
     assert Local().alive(toy.pool) == 1
     before = pids(toy.pool)
     again = toy.run(*ONE)
-    again.read_until("2/6 trials")
+    again.read_until("2 of 6 trials")
     assert pids(toy.pool) == before
     toy.go_on()
     printed, _ = again.communicate(180)
@@ -158,7 +158,7 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
         assert study.completed()
     until(lambda: Local().alive(pool) == 0, "all studies are completed")
     (row,) = one.workers
-    assert "is completed: 6/6 trials" in row["last_lines"]["worker-0.log"]
+    assert "is completed: 6 of 6 trials" in row["last_lines"]["worker-0.log"]
     one.call("down", "both")
 
 

@@ -255,7 +255,7 @@ def test_who_looks_runs_nothing(
         assert code == 0, f"{name}: {text}"
         assert text.strip()
     code, text = said(capsys, "status", "--home", folder / "home")
-    assert (code, "4/4" in text) == (0, True), text
+    assert (code, "4 of 4" in text) == (0, True), text
     assert "at most" in said(capsys, "gc", "s", "--explain", "--home", folder / "home")[1]
 
 
@@ -362,7 +362,7 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
     for process in (first, second):
         output, _ = process.communicate(timeout=180)
         assert process.returncode == 0, output
-    assert "s is completed: 8/8 trials" in output
+    assert "s is completed: 8 of 8 trials" in output
     found = phyla.load_study("s", home=tmp_path / "home")
     assert found.state is StudyState.COMPLETED
     assert all(attempt.state is AttemptState.COMPLETED for attempt in found.attempts())

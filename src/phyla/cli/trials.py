@@ -7,12 +7,13 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import pick, print_json, print_section, print_table
 from phyla.errors import StudyNotFound, UsageError
-from phyla.formatting import format_count, format_estimate, number, params, size, step
+from phyla.formatting import format_count, format_estimate, number, params, step
+from phyla.pages import text_of
 from phyla.records import JobState
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
-    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
+    from phyla.study import Best, BestEvaluation, Evaluations, Results
 
 
 def best(
@@ -52,13 +53,15 @@ def best(
     if not front:
         raise StudyNotFound(results.no_best())
     if goals:
+        from phyla.study.results.pages.study import format_checkpoint
+
         print(f"Pareto front: {results.aim.description}; {format_count(len(front), 'trial')}")
         names = [goal.metric for goal in goals]
         rows = []
         for row in front:
             values = [number(row.values[name], 6) for name in names]
             ids = row.trial, row.member, row.checkpoint.step
-            rows.append((*ids, *values, params(row.params.flat()), _location(row.checkpoint)))
+            rows.append((*ids, *values, params(row.params.flat()), format_checkpoint(row.checkpoint)))
         print_table(
             (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
             rows,
@@ -80,32 +83,11 @@ def _best_json(best: "Best") -> dict[str, Any]:
 
 def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
-    from phyla.study.results.best import explain_best
+    from phyla.study.results.pages import study
 
-    best = results.best
-    if best is None:
-        return [results.no_best()]
-    metrics = ", ".join(
-        f"{name} {number(value, 6)}" for name, value in best.values.items() if name != results.metric
-    )
-    checkpoint = best.checkpoint
-    total = f" ({size(checkpoint.size_bytes)})" if checkpoint.size_bytes else ""
-    return [
-        f"best {results.metric}  {number(best.fitness, 6)}{f' ({metrics})' if metrics else ''}",
-        *(f"{label:<12}{text}" for label, text in explain_best(best)),
-        f"trial       {best.trial} of member {best.member}, step {checkpoint.step}",
-        f"checkpoint  {_location(checkpoint)}{total}",
-        "schedule",
-        *(f"  {line}" for line in results.schedule(best.trial).table().splitlines()),
-    ]
-
-
-def _location(checkpoint: "BestCheckpoint | BestEvaluation") -> str:
-    from phyla.study.places import CLIENTS, format_path
-
-    if checkpoint.location is None:
-        return f"{checkpoint.where} {CLIENTS}"
-    return f"{format_path(checkpoint.location)}{f', index {checkpoint.index}' if checkpoint.index else ''}"
+    lines, best = [*map(text_of, study.best_lines(results))], results.best
+    schedule = results.schedule(best.trial).table().splitlines() if best else []
+    return lines + (["schedule", *(f"  {line}" for line in schedule)] if best else [])
 
 
 def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
@@ -137,6 +119,8 @@ def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_j
 
 
 def _describe_best(suite: str, best: "BestEvaluation | None") -> str:
+    from phyla.study.results.pages.study import format_checkpoint
+
     if best is None:
         return f"best {suite}  no checkpoint is complete yet"
     branch = f", branch {best.branch}" if best.branch else ""
@@ -145,7 +129,7 @@ def _describe_best(suite: str, best: "BestEvaluation | None") -> str:
     return "\n".join(
         [
             f"best {best.suite}/{best.metric}  {format_estimate(best.value, best.stderr)}",
-            f"checkpoint  {_location(best)}",
+            f"checkpoint  {format_checkpoint(best)}",
             f"            step {step(best.step)}{branch}{trial}",
             *(f"{name}  {format_estimate(estimate.value, estimate.stderr)}" for name, estimate in estimates),
         ]

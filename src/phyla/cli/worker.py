@@ -99,7 +99,8 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
 
 def _take_turns(ctx: Context) -> None:
     """Work for the first file; then replace this process, with its loaded modules, to work for the other files."""
-    from phyla.study.running.display import StudyDisplay, progress_line
+    from phyla.study.results.pages.live import progress_line
+    from phyla.study.running.display import StudyDisplay
 
     params: dict[str, Any] = {**options.where(ctx), **ctx.params}
     files, limit_s, wait = params.pop("files"), params.pop("time_limit"), params["wait"]

@@ -44,7 +44,7 @@ PLACEHOLDERS = {
     r"(?<=SQLite: ).*": "VERSION",
 }
 """What differs from run to run, and what stands for it."""
-PROGRESS = re.compile(r"^\d+/[\d?]+ trials\b.*\n", re.MULTILINE)
+PROGRESS = re.compile(r"^[\d,]+ of [\d,?]+ trials\b.*\n", re.MULTILINE)
 """A line that says how far a study is: how many of them there are depends on how busy the machine is."""
 
 

@@ -102,7 +102,7 @@ def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.index for one in best] == [*range(99, 88, -1)]
     Console(width=120, height=30).print(draw_study(many, best))
     shown = capsys.readouterr().out
-    assert "100/1000 trials  9 s left" in shown
+    assert "100 of 1,000 trials  9 s left" in shown
     assert "the best 11 of 100 members (100 ready)" in shown
     assert len(re.findall("ready", shown)) == 12
 
@@ -230,7 +230,7 @@ def test_one_screen_shows_how_it_goes(
     assert max(map(len, lines)) <= width
     assert len(lines) <= height
     shown = " ".join(" ".join(lines).split())
-    assert "36/48 trials best 15 (member 0, step 15)" in shown
+    assert "36 of 48 trials best 15 (member 0, step 15)" in shown
     assert "best ▁▅█ 5.000 to 15.00" in shown
     assert re.search("worst quarter ▁[▄▅]█ 4.200 to 14.20", shown)
     assert "workers: 1 training, the longest for" in shown
@@ -276,7 +276,7 @@ def test_without_a_terminal_lines_keep_coming(
         assert printed.startswith("starting shown: 12 members\n")
         display.progressed(study.results())
         held = study.ask(1)
-        read_until(lambda: "0/48 trials  workers: 1 training, the longest for" in printed)
+        read_until(lambda: "0 of 48 trials  workers: 1 training, the longest for" in printed)
         (trial,) = held
         (trial.checkpoint_dir / "weights").write_text("w")
         study.tell(trial, metrics={"score": 5.0})
@@ -285,7 +285,7 @@ def test_without_a_terminal_lines_keep_coming(
         display.progressed(study.results())
     printed += capsys.readouterr().out
     lines = printed.splitlines()
-    assert any(re.match(r"\d+/48 trials  best 15 \(member 0", line) for line in lines), printed
+    assert any(re.match(r"\d+ of 48 trials  best 15 \(member 0", line) for line in lines), printed
     assert [line for line in lines if line.startswith("  member 11, 12th of 12, took over member")]
     assert any(re.match("  evaluation of held: [0-9]+ checkpoints behind, the oldest for", line) for line in lines)
     assert "started fresh" not in printed
@@ -300,7 +300,7 @@ def test_lines_without_a_terminal_say_that_the_run_is_stopping(
         display.progressed(study.results())
         display.interrupted()
         printed = ""
-        wanted = r"stopping: waiting for what is running \(Ctrl-C stops at once\)  0/48 .*2 training"
+        wanted = r"stopping: waiting for what is running \(Ctrl-C stops at once\)  0 of 48 .*2 training"
         while not re.search(wanted, printed):
             printed += capsys.readouterr().out
     assert len(held) == 2

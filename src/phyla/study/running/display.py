@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
@@ -14,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
-from phyla.formatting import duration, fitness, format_count, score
-from phyla.records import Member, summarize_error
+from phyla.formatting import duration, format_count, score
+from phyla.records import Member
 from phyla.study.results.decision_log import decisions
+from phyla.study.results.pages.live import progress_line, waiting_line, workers_line
 from phyla.study.results.pages.study import lag_lines, members_table
 from phyla.study.results.progress import Throttle
 from phyla.terminal import LOOKS, STOPPING, Display, table
@@ -210,17 +210,6 @@ def spark(values: Sequence[float], bars: str) -> str:
     return "".join(bars[round((value - low) / ((high - low) or 1.0) * (len(bars) - 1))] for value in values)
 
 
-def workers_line(progress: "Progress") -> str:
-    """Return how many workers train, evaluate, or are gone."""
-    gone = sum(attempt.job in progress.gone for attempt in progress.running)
-    longest = [progress.now - attempt.claimed_at for attempt in progress.running]
-    parts = [f"{len(progress.running) - gone} training"]
-    parts += [f"{progress.evaluating} evaluating"] if progress.evaluating else []
-    parts += [f"{gone} held by workers that are gone"] if gone else []
-    parts += [f"the longest for {duration(max(longest))}"] if longest else []
-    return f"workers: {', '.join(parts)}"
-
-
 def choose_members(progress: "Progress", room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
     """Return the members that fit: all of them by index, or the best ones, best first."""
     members = progress.members[: max(0, min(room, most))]
@@ -241,13 +230,8 @@ def draw_study(
         head = [bar]
     parts: list[RenderableType] = [*head, *more]
     parts += [members_rows(progress, members, width)] if members else []
-    if len(members) < progress.size:
-        states = Counter[str]()
-        for cohort in progress.cohorts:
-            states[cohort.state] += cohort.size
-        counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        parts.append(Text(f"the best {len(members)} of {progress.size} members ({counts})"))
-    return Group(*parts)
+    note = members_table(progress, members).note
+    return Group(*parts, *([Text(note)] if note else []))
 
 
 def members_rows(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
@@ -256,33 +240,3 @@ def members_rows(progress: "Progress", members: Sequence[Member], width: int = W
     columns = [0, 1, 3, 4, 5] if width < NARROW else range(7 if width < WIDE else 8)
     rows = [[row[column] for column in columns] for row in content.texts]
     return table([content.columns[column] for column in columns], rows, map(LOOKS.get, content.looks))
-
-
-def progress_line(progress: "Progress") -> str:
-    """Return the progress of a study on one line."""
-    counts = progress.counts
-    parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
-    parts += [f"{counts[state]} {state}" for state in ("failed", "cancelled") if counts.get(state)]
-    best = progress.best
-    if best is not None:
-        parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []
-        parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
-    parts += [] if progress.left_s is None else [f"{duration(progress.left_s)} left"]
-    return "  ".join(parts)
-
-
-def waiting_line(progress: "Progress", since: float) -> str:
-    """Return which trials were requeued, why, and when the next try is due; empty without any."""
-    from phyla.worker.loop import MOST_PAUSE_S
-
-    returned = [attempt for attempt in progress.given_back if attempt.claimed_at >= since]
-    if not returned:
-        return ""
-    counts = Counter(attempt.worker for attempt in returned)
-    last = {attempt.worker: attempt.ended_at or 0.0 for attempt in returned}
-    next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
-    trials = ", ".join(map(str, sorted({attempt.job for attempt in returned})))
-    return (
-        f"trial {trials}: {format_count(len(returned), 'time')} back in the queue; next try within "
-        f"{duration(next_s)}; the last time: {summarize_error(returned[-1].error)}"
-    )

@@ -1,6 +1,7 @@
 """The page of a study with a population, and the pages of its report."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from phyla.formatting import (
     params,
     score,
     short,
+    size,
     time_words,
 )
 from phyla.pages import Fact, Later, Page, Row, Span, Table
@@ -30,6 +32,7 @@ from phyla.records import (
 )
 from phyla.strategies import describe
 from phyla.study.results.best import explain_best
+from phyla.study.places import CLIENTS, format_path
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
@@ -37,6 +40,8 @@ from phyla.study.results.pages.trials import ROWS, links_around, takes_retries, 
 from phyla.study.results.progress import Progress, lease_s
 
 if TYPE_CHECKING:
+    from phyla.study.results.best import BestCheckpoint
+    from phyla.study.results.evaluations import BestEvaluation
     from phyla.study.results.results import Results
 
 FEW = 20
@@ -58,7 +63,7 @@ def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
         kind=short(progress.aim.description, 200),
         messages=[*_messages(results, progress)],
         score=score(progress.best.fitness) if progress.best else "",
-        lines=[*_lines(results, progress)],
+        lines=[*_lines(results)],
         facts=facts(progress),
         actions=_actions(study, progress.given_up),
         sections=[
@@ -88,28 +93,44 @@ def _messages(results: "Results", progress: Progress) -> Iterator[str]:
         yield from waiting_lines(results.evaluations())
 
 
-def _lines(results: "Results", progress: Progress) -> Iterator[Row]:
-    best, goals = results.best, progress.aim.tradeoffs
-    names = ", ".join(goal.metric for goal in goals) or progress.aim.name
-    if best is None:
-        yield ("no finite fitness yet",)
-    else:
-        score = fitness(progress.best) if best.luckiest is None else number(best.fitness, 6)
-        yield (
-            f"best {short(names, 60)} {score}: ",
-            Span(f"trial {best.trial}", f"trials/{best.trial}"),
-            " of ",
-            Span(f"member {best.member}", f"members/{best.member}"),
-            f", step {number(best.checkpoint.step)}",
-            f"; {len(progress.front) - 1} more on the Pareto front" if goals else "",
-        )
-        yield from ((f"{label} {text}",) for label, text in explain_best(best))
-        yield (f"with {params(best.params.flat())}",)
-        yield ("checkpoint ", Span(best.checkpoint.where, look="code"))
+def _lines(results: "Results") -> Iterator[Row]:
+    yield from best_lines(results)
     spent = results.time_spent()
     if spent.timed:
         yield (f"time of workers: {time_words(spent)}",)
     yield from ((line,) for line in lag_lines(results))
+
+
+def best_lines(results: "Results") -> list[Row]:
+    """Return the best trial: its values, its place in the study, and its checkpoint."""
+    front, goals = results.front(), [goal.metric for goal in results.aim.tradeoffs] or [results.metric]
+    if not front:
+        return [(results.no_best(),)]
+    best, checkpoint = front[0], front[0].checkpoint
+    others = ", ".join(f"{name} {number(value, 6)}" for name, value in best.values.items() if name not in goals)
+    values = ", ".join(number(best.values.get(name, best.fitness), 6) for name in goals)
+    bytes_words = f" ({size(checkpoint.size_bytes)})" if checkpoint.size_bytes else ""
+    return [
+        (f"best {short(', '.join(goals), 60)}  {values}{f' ({others})' if others else ''}",),
+        *((f"{label:<12}{text}",) for label, text in explain_best(best)),
+        (
+            "trial       ",
+            trial_link(best.trial),
+            " of ",
+            Span(f"member {best.member}", f"members/{best.member}"),
+            f", step {number(checkpoint.step)}",
+            f"; {len(front) - 1} more on the Pareto front" if results.aim.tradeoffs else "",
+        ),
+        ("with        ", params(best.params.flat())),
+        ("checkpoint  ", Span(format_checkpoint(checkpoint), look="code"), bytes_words),
+    ]
+
+
+def format_checkpoint(checkpoint: "BestCheckpoint | BestEvaluation") -> str:
+    """Return where a checkpoint is, as text."""
+    if checkpoint.location is None:
+        return f"{checkpoint.where} {CLIENTS}"
+    return f"{format_path(checkpoint.location)}{f', index {checkpoint.index}' if checkpoint.index else ''}"
 
 
 def lag_lines(results: "Results") -> list[str]:
@@ -177,6 +198,11 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
     last = "front" if progress.aim.tradeoffs else ">best"
     end = first + len(members)
     which = f"the best {number(len(members))}" if not first else f"{first + 1} to {end}, by fitness,"
+    whole = f"{which} of {format_count(progress.size, 'member')}"
+    states = Counter[str]()
+    for cohort in progress.cohorts:
+        states[cohort.state] += cohort.size
+    counts = ", ".join(f"{number(count)} {state}" for state, count in states.items())
     return Table(
         name="members",
         title="Members",
@@ -184,7 +210,7 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
         # The widest columns come last, so that they squeeze no other.
         columns=(">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"),
         rows=[_member(progress, member, best) for member in members],
-        note=f"{which} of {format_count(progress.size, 'member')}" if len(members) < progress.size else "",
+        note=f"{whole} ({counts})" if len(members) < progress.size else "",
         links=links_around(first, end, progress.size),
         anchors=True,
     )
