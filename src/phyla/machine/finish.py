@@ -13,7 +13,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.observe import observe, set_unusable
-from phyla.machine.evaluating.score import Worth, judged_values, mean_with, worth
+from phyla.machine.evaluating.score import judged_values, mean_with
 from phyla.machine.jobs import change_state, verify_token
 from phyla.machine.published_states import deciding_again, publish_state, replace_score, without_states_on
 from phyla.machine.requests import Accepted, Completion, Failure, Stopped
@@ -33,8 +33,10 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    Worth,
     json_number,
     summarize_error,
+    worth,
 )
 from phyla.strategies import FromSuite
 from phyla.strategies.starts import scored_trial

@@ -46,8 +46,10 @@ from phyla.records.objective import (
     Maximize,
     Minimize,
     Objective,
+    Worth,
     direction,
     order_to_stop_at,
+    worth,
 )
 from phyla.records.pareto import Pareto
 from phyla.records.start import RunStart, with_differences

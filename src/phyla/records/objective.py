@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict, final
 
 from phyla.errors import ConfigurationError
 from phyla.records.json import JsonObject
@@ -161,6 +161,25 @@ class Minimize(_OneMetric):
 
 Goal: TypeAlias = Maximize | Minimize
 """One metric and the direction that is better."""
+
+
+class Worth(TypedDict):
+    """The fields of a trial and of a `Scored` that come from an objective."""
+
+    fitness: float | None
+    order: float | None
+    criteria: Criteria | None
+
+
+def worth(values: Mapping[str, float], objective: Objective) -> Worth:
+    """Return the score that an objective gives for its metrics."""
+    judgement = objective.judge(values)
+    if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
+        (value,) = values.values()
+        if value == judgement.fitness or math.isnan(value):
+            return Worth(fitness=judgement.fitness, order=judgement.order, criteria=None)
+    criteria = Criteria(values=dict(values), orders=judgement.orders, infeasible=judgement.infeasible)
+    return Worth(fitness=judgement.fitness, order=judgement.order, criteria=criteria)
 
 
 def order_to_stop_at(objective: Objective) -> float | None:

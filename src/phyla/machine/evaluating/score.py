@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
 from phyla.machine.published_states import give_no_score, replace_score
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
 from phyla.records import (
-    Criteria,
     EvalEvent,
     Group,
     GroupState,
@@ -21,8 +20,10 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    Worth,
     escape_name,
     json_number,
+    worth,
 )
 from phyla.validation import suggestion
 
@@ -30,25 +31,6 @@ FINALIST = "finalist"
 """Why no policy may skip an evaluation: a final waits for it."""
 SAME_SAMPLES = "same-samples"
 """Kind of the event for a repeated evaluation with identical results."""
-
-
-class Worth(TypedDict):
-    """The fields of a trial and of a `Scored` that come from an objective."""
-
-    fitness: float | None
-    order: float | None
-    criteria: Criteria | None
-
-
-def worth(values: Mapping[str, float], objective: Objective) -> Worth:
-    """Return the score that an objective gives for its metrics."""
-    judgement = objective.judge(values)
-    if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
-        (value,) = values.values()
-        if value == judgement.fitness or math.isnan(value):
-            return Worth(fitness=judgement.fitness, order=judgement.order, criteria=None)
-    criteria = Criteria(values=dict(values), orders=judgement.orders, infeasible=judgement.infeasible)
-    return Worth(fitness=judgement.fitness, order=judgement.order, criteria=criteria)
 
 
 def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping[str, float]:
