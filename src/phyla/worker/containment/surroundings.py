@@ -3,13 +3,13 @@
 import os
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
-from phyla.worker.containment.forks import only_here
 
 SHOWN = 4
 """Changes that a message names, at most."""
@@ -35,7 +35,7 @@ class Surroundings:
         """Call user code; restore the recursion limit if it was lowered."""
         self.calls, self._ran = self.calls + 1, label + _origin(function)
         try:
-            return only_here(function, *arguments)
+            return _only_here(function, *arguments)
         finally:
             if sys.getrecursionlimit() < self._recursion:
                 sys.setrecursionlimit(self._recursion)
@@ -68,6 +68,33 @@ class Surroundings:
             now = vars(module).get(name)
             if callable(value) and now is not value:
                 yield f"{module.__name__}.{name} was replaced{_origin(now)}"
+
+
+def _only_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call user code; a fork that returns from it ends there, as it would without phyla.
+
+    Otherwise the fork would continue as a second worker, with the lease of this one.
+    """
+    here, status = os.getpid(), 1
+    try:
+        value, status = function(*arguments), 0
+        if os.getpid() == here:
+            return value
+        text = f"process {os.getpid()}, which training or an eval task forked from {here}, returned and ends here"
+        print(text, file=sys.stderr)  # noqa: T201
+    except SystemExit as error:
+        if os.getpid() == here:
+            raise
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        if os.getpid() == here:
+            raise
+        traceback.print_exc()
+    finally:
+        if os.getpid() != here:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
 
 
 def _origin(function: Any) -> str:
