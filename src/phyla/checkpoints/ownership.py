@@ -132,7 +132,6 @@ class Ownership:
         )
 
     def _marker(self) -> tuple[str, str] | None:
-        path = f"{self._place}/{OWNER_NAME}"
         try:
             content = self._place.read()
             if content is None:
@@ -144,7 +143,9 @@ class Ownership:
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise self._not_ours(f"its marker {path} is damaged: {error}", adoptable=True) from error
+            raise self._not_ours(
+                f"its marker {self._place}/{OWNER_NAME} is damaged: {error}", adoptable=True
+            ) from error
 
     def _compare(self, marker: tuple[str, str]) -> None:
         store, study = marker

@@ -16,10 +16,8 @@ from phyla.records import (
     Group,
     Member,
     RunStart,
-    StudyRecord,
     TrialRecord,
 )
-from phyla.store.sql.backend import SqlSession
 from phyla.store.sql.read_evaluation import Evaluating
 from phyla.store.sql.read_population import Population
 from phyla.store.sql.rows import (
@@ -148,11 +146,11 @@ class SqlTransaction(Population, Evaluating):
         now: the database's time.
     """
 
-    def __init__(self, session: SqlSession, study: StudyRecord, now: float) -> None:
-        super().__init__(session, study, now)
-        self._source: SqlTransaction | None = None if study.watched else self
+    _source: "SqlTransaction | None" = None
 
     def source(self) -> "SqlTransaction | None":
+        if not self._study.watched:
+            return self
         if self._source is None and self._study.source is not None:
             record = self._session.first(STUDIES, ONE_STUDY, {"study": self._study.source})
             assert record is not None
