@@ -74,17 +74,16 @@ def verify_token(job: J | None, job_id: int, token: int) -> J | None:
     """
     if job is None:
         raise LeaseLost(f"this study has no job {job_id}; it may belong to another study")
-    name = name_of(job)
     if job.token != token:
         raise LeaseLost(
-            f"attempt {token} of {name} was superseded by attempt {job.token} (worker {job.worker}); its result "
-            "does not count"
+            f"attempt {token} of {name_of(job)} was superseded by attempt {job.token} (worker {job.worker}); its "
+            "result does not count"
         )
     if job.state in (JobState.RUNNING, JobState.PENDING):
         return job
     if job.state is JobState.COMPLETED or (isinstance(job, TrialRecord) and job.stop_reason is not None):
         return None
-    raise LeaseLost(f"{name} is {job.state}" + (f" ({job.error})" if job.error else ""))
+    raise LeaseLost(f"{name_of(job)} is {job.state}" + (f" ({job.error})" if job.error else ""))
 
 
 def name_of(job: TrialRecord | EvalJob) -> str:

@@ -109,11 +109,7 @@ class Rows(Generic[R]):
 
     def values(self, record: R) -> Values:
         """Return what to store of a record, by column."""
-        values: Values = dict(zip(self.columns, self._values_of(record), strict=True))
-        for name, write in self._writes.items():
-            if values[name] is not None:
-                values[name] = write(values[name])
-        return values
+        return self.write_values(dict(zip(self.columns, self._values_of(record), strict=True)))
 
     def write_changes(self, old: R, new: R) -> Values:
         """Return what to store of those fields that are other objects than before, by column."""
