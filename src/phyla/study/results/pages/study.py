@@ -31,8 +31,8 @@ from phyla.records import (
     summarize_error,
 )
 from phyla.strategies import describe
-from phyla.study.results.best import explain_best
 from phyla.study.places import CLIENTS, format_path
+from phyla.study.results.best import explain_best
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
