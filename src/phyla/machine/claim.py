@@ -16,7 +16,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.groups import replicate
-from phyla.machine.final import due_measurements, evaluate_finalists
+from phyla.machine.final import due_measurements, end_final, evaluate_finalists
 from phyla.machine.jobs import lease, start_job
 from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial
@@ -355,7 +355,7 @@ class _Claim:
             return Idle(seconds=None, why="the final begins once what is running has ended"), []
         due = due_measurements(view, final)
         if due is None:
-            return None, [end]
+            return None, [end_final(view, end)]
         if not due:
             return Idle(seconds=None, why="the final waits for what is running"), []
         if rules.suite_fitness is not None:

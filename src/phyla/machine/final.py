@@ -1,5 +1,6 @@
 """The final of a study: when training has ended, workers measure its best candidates again."""
 
+import math
 from collections import Counter
 
 from phyla.machine.commands import Command, SetStudyState
@@ -8,7 +9,7 @@ from phyla.machine.evaluating.score import FINALIST
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
 from phyla.machine.winner import Standing, measurements, orders
-from phyla.records import JsonObject, Scored, StudyState
+from phyla.records import JobState, JsonObject, Scored, StudyState, summarize_error
 from phyla.strategies.final import Final, next_due
 from phyla.strategies.starts import scored_trial
 
@@ -22,10 +23,26 @@ def due_measurements(view: View, final: Final) -> list[Scored] | None:
     candidates = {trial.id: trial for trial in Standing(view).candidates(final.candidates)}
     # Read once, since measurements end meanwhile.
     trials = view.final_trials()
-    due = next_due(final, list(candidates), orders(measurements(trials)))
+    due = next_due(final, list(candidates), orders(measurements(trials, view.study())))
     if not due.candidates and all(trial.ended_at is not None for trial in trials):
         return None
     return [scored_trial(candidates[candidate]) for candidate in due.candidates]
+
+
+def end_final(view: View, end: SetStudyState) -> SetStudyState:
+    """Return the end of a study after its final: failed, if no candidate could be measured."""
+    measured = measurements(view.final_trials(), view.study())
+    failed = [trial for trials in measured.values() for trial in trials if trial.state is JobState.FAILED]
+    scores = orders(measured).values()
+    if not failed or any(all(score is not None and math.isfinite(score) for score in each) for each in scores):
+        return end
+    last = max(failed, key=lambda trial: trial.id)
+    message = (
+        f"the final has no winner: {len(failed)} of its measurements failed, the last one (trial "
+        f"{last.id}) with: {summarize_error(last.error)}. Training is complete. A measurement is a trial without "
+        "steps: load the checkpoint, score it, report. Fix the error, then run the study again."
+    )
+    return SetStudyState(StudyState.FAILED, message)
 
 
 def begin_final(view: View, before: JsonObject) -> list[Command]:

@@ -1,11 +1,12 @@
 """The winner of a study: the best by a final, else by the estimate of how good each checkpoint is."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.machine.view import Reader
-from phyla.records import CheckpointState, JobState, StudyState, TrialRecord
+from phyla.records import CheckpointState, JobState, StudyRecord, StudyState, TrialRecord
 from phyla.strategies.estimate import estimate_scores
 from phyla.strategies.final import Expected, expected, final_of, next_due
 
@@ -90,7 +91,7 @@ def find_winner(reader: Reader, *, maximize: bool) -> Winner | None:
     final = final_of(study.config)
     if final is None or by_estimate is None or study.state is not StudyState.COMPLETED:
         return by_estimate
-    measured = measurements(reader.final_trials())
+    measured = measurements(reader.final_trials(), study)
     candidates = {trial.id: trial for trial in standing.candidates(final.candidates) if trial.id in measured}
     due = next_due(final, list(candidates), orders(measured))
     if due.winner is None:
@@ -108,11 +109,16 @@ def find_winner(reader: Reader, *, maximize: bool) -> Winner | None:
     )
 
 
-def measurements(trials: Sequence[TrialRecord]) -> dict[int, list[TrialRecord]]:
-    """Return the measurements of a final by the trial that is measured; cancelled ones do not count."""
+def measurements(trials: Sequence[TrialRecord], study: StudyRecord) -> dict[int, list[TrialRecord]]:
+    """Return the measurements of a final by the trial that is measured.
+
+    Cancelled ones do not count, nor do those that failed before the study was resumed.
+    """
     measured: dict[int, list[TrialRecord]] = {}
+    resumed_at = -math.inf if study.resumed_at is None else study.resumed_at
     for trial in trials:
-        if trial.parent is not None and trial.state is not JobState.CANCELLED:
+        past = trial.state is JobState.FAILED and (trial.ended_at or 0.0) < resumed_at
+        if trial.parent is not None and trial.state is not JobState.CANCELLED and not past:
             measured.setdefault(trial.parent, []).append(trial)
     return measured
 

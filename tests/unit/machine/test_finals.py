@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from effort import times
+from facts import check_facts
 from finals import HeldStudy, Rates, change_final, measures, rules
 from phyla.controller import Controller, StudyChanges
 from phyla.machine import ClaimedEvaluation, Failure
@@ -104,15 +105,35 @@ def test_a_candidate_whose_checkpoint_vanishes_meanwhile_is_out(suite: bool) -> 
 
 
 @SUITES
-def test_candidates_that_cannot_be_measured_are_out_and_without_any_the_estimate_decides(suite: bool) -> None:
+def test_a_final_without_a_measurement_fails_and_is_held_when_the_study_is_resumed(suite: bool) -> None:
     study = held(suite=suite, max_attempts=2)
     study.run(measuring)
     study.rates = Rates(breaks=1.0)
     ended = study.run()
     assert ended is not None
-    assert ended.state is StudyState.COMPLETED
+    assert ended.state is StudyState.FAILED
+    check_facts(ended.message, "boom", f"trial {study.measurements()[-1].id}")
     assert {trial.state for trial in study.measurements()} == {JobState.FAILED}
     assert len({trial.parent for trial in study.measurements()}) == 4
+    winner = study.winner()
+    assert winner is not None
+    assert winner.measurements == 0
+    study.rates = Rates()
+    study.planned += 16
+    study.store.set_state(study.id, StudyState.RUNNING)
+    study.run()
+    winner = study.winner()
+    assert winner is not None
+    assert winner.measurements == Final(candidates=4, measurements=16).rounds(4)[-1][1]
+
+
+def test_candidates_without_a_finite_score_leave_the_best_to_the_estimate() -> None:
+    study = held()
+    study.run(measuring)
+    study.rates = Rates(diverges=1.0)
+    ended = study.run()
+    assert ended is not None
+    assert ended.state is StudyState.COMPLETED
     winner = study.winner()
     assert winner is not None
     assert winner.measurements == 0

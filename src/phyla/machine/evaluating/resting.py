@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from phyla.machine.commands import Command, Insert, Update
+from phyla.machine.evaluating.score import FINALIST
 from phyla.machine.jobs import change_state
 from phyla.machine.view import Reader, View
 from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, summarize_error
@@ -60,8 +61,8 @@ def give_up(view: View, job: EvalJob) -> Update:
 def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
     """Return the shards that failed with the same error as the last one, newest first, by eval task identity.
 
-    Failures before a success do not count, nor those of a suite that a population waits for, whose failures stop
-    the study.
+    Failures before a success do not count, nor those of a suite that a population or its final waits for, whose
+    failures stop the study.
     """
     by_task: dict[str, list[EvalJob]] = {}
     for job in (*just_failed, *view.failed_evaluations()):
@@ -72,7 +73,7 @@ def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
         if len({job.seen for job in failures}) < REST_AFTER:
             continue
         since = view.last_result_at(identity) or 0.0
-        if view.group(failures[0].group).guaranteed == "fitness":
+        if view.group(failures[0].group).guaranteed in ("fitness", FINALIST):
             since = math.inf
         by_task[identity] = [job for job in failures if (job.ended_at or 0.0) > since]
     return by_task
