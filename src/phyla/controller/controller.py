@@ -136,7 +136,7 @@ class Controller:
                         rest = Outdated(why=self._outdated)
                     elif worker is not None and count:
                         deciding = True
-                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room, held)
+                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room, held, whole)
                         deciding = False
                         if whole and 0 < len(claimed) < count:
                             raise _TooFew(_alone(tx, len(claimed), count))
@@ -197,6 +197,7 @@ class Controller:
         holding: int | None,
         room: Room,
         held: AbstractSet[int] | None,
+        whole: bool,
     ) -> tuple[list[Work], NoWork | None]:
         self._expire(tx)
         rules = self.rules
@@ -215,7 +216,7 @@ class Controller:
                 late = work
             if WorkKind.TRAIN not in kinds or not isinstance(rules, TrainRules):
                 return claimed, late or self._nothing_to_evaluate(tx)
-            answer, commands = machine.claim(tx, rules, worker, gone)
+            answer, commands = machine.claim(tx, rules, worker, gone, fills=whole and bool(claimed))
             if isinstance(answer, Claimed) and room.left_s is not None:
                 expected_s = machine.expected_s(answer.trial, tx.last_completed(machine.RECENT))
                 if not room.holds(expected_s):

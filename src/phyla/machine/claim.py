@@ -16,7 +16,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.groups import replicate
-from phyla.machine.final import due_measurements, end_final, evaluate_finalists
+from phyla.machine.final import due_measurements, end_final, evaluate_finalists, running_measurements
 from phyla.machine.jobs import lease, start_job
 from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial
@@ -51,8 +51,10 @@ Step = tuple[ClaimAnswer | None, list[Command]]
 """An answer and commands; without an answer the caller applies the commands and repeats the request."""
 
 
-def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
-    """Give a worker its next trial.
+def claim(
+    view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset(), *, fills: bool = False
+) -> Step:
+    """Give a worker its next trial; if it `fills` a batch, a final may measure more than is due.
 
     Returns:
         The answer and its commands. Without an answer: apply the commands and repeat the request.
@@ -60,7 +62,7 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     study = view.study()
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
-    asked = _Claim(view, rules, worker, gone)
+    asked = _Claim(view, rules, worker, gone, fills)
     # A study with a message has trained: before its final it goes on running.
     reached = study.message or _completion_reason(view, rules)
     if reached is not None:
@@ -130,6 +132,7 @@ class _Claim:
     rules: TrainRules
     worker: str
     gone: frozenset[str]
+    fills: bool
 
     def decide(self, member: Member, compared: Sequence[Member] | None) -> Step:
         """Decide about one ready member; without answer and commands it waits."""
@@ -354,6 +357,8 @@ class _Claim:
         if any(member.state is MemberState.RUNNING for member in view.members()):
             return Idle(seconds=None, why="the final begins once what is running has ended"), []
         due = due_measurements(view, final)
+        if self.fills and not due and rules.suite_fitness is None:
+            due = running_measurements(view)
         if due is None:
             return None, [end_final(view, end)]
         if not due:

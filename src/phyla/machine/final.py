@@ -29,6 +29,12 @@ def due_measurements(view: View, final: Final) -> list[Scored] | None:
     return [scored_trial(candidates[candidate]) for candidate in due.candidates]
 
 
+def running_measurements(view: View) -> list[Scored]:
+    """Return what the final measures now, the newest first."""
+    running = [trial.parent for trial in view.final_trials() if trial.ended_at is None]
+    return [scored_trial(view.trial(parent)) for parent in reversed(running) if parent is not None]
+
+
 def end_final(view: View, end: SetStudyState) -> SetStudyState:
     """Return the end of a study after its final: failed, if no candidate could be measured."""
     measured = measurements(view.final_trials(), view.study())

@@ -380,7 +380,8 @@ class Study:
         Args:
             count: how many at most; without it one trial is returned, not a list.
             whole: give `count` trials or none, so that a program compiled for as many fits. None means that some
-                are still being trained elsewhere, or evaluated, or that the study is `finished`.
+                are still being trained elsewhere, or evaluated, or that the study is `finished`. A final measures
+                more than is due to give as many.
             wait_s: how long to wait, in seconds, while there is nothing to train.
             lease_s: seconds after which the trial may be given to another worker.
 

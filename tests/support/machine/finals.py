@@ -117,7 +117,7 @@ class HeldStudy:
         for _ in range(20_000):
             worker = f"host:{self.random.randrange(self.workers)}:1"
             if worker in self.held:
-                self._end(worker, self.held.pop(worker))
+                self.end(worker, self.held.pop(worker))
             else:
                 ended = self._claim(worker)
                 if ended is not None and not self.held:
@@ -149,7 +149,7 @@ class HeldStudy:
             queued = [group for group in reader.groups() if group.state is GroupState.QUEUED]
             assert all(group.guaranteed == "finalist" for group in queued)
 
-    def _end(self, worker: str, work: Work) -> None:
+    def end(self, worker: str, work: Work) -> None:
         rates, draw = self.rates, self.random.random()
         job = work.trial if isinstance(work, Claimed) else work.job
         before = self.members()
@@ -169,13 +169,13 @@ class HeldStudy:
         elif (draw := draw - rates.releases) < rates.dies:
             self.controller.lose_worker(worker, "it is gone", counts=False)
         else:
-            done = self._completion(work.trial) if isinstance(work, Claimed) else self._evaluated(work)
+            done = self.completion(work.trial) if isinstance(work, Claimed) else self._evaluated(work)
             answers, _, _ = self.controller.complete([done])
             assert not isinstance(answers[0], LeaseLost)
         if measures(work):
             assert self.members() == before, "a measurement changed a member"
 
-    def _completion(self, trial: TrialRecord) -> Completion:
+    def completion(self, trial: TrialRecord) -> Completion:
         weights = self.weights.get(trial.parent_checkpoint or "", 0.0)
         if not trial.measures:
             weights += float(trial.params["h"])  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from effort import times
 from facts import check_facts
 from finals import HeldStudy, Rates, change_final, measures, rules
 from phyla.controller import Controller, StudyChanges
-from phyla.machine import ClaimedEvaluation, Failure
+from phyla.machine import Claimed, ClaimedEvaluation, Ended, Failure
 from phyla.records import CheckpointState, JobKind, JobState, JsonObject, Maximize, Member, StudyState
 from phyla.store import open_store
 from phyla.strategies import Context, Decision, Final, FromSuite, Population, Start, Stop, Strategy
@@ -156,6 +156,24 @@ def test_a_larger_final_later_continues_the_first_one() -> None:
     change_final(study, Final(candidates=4, measurements=64))
     with study.store.reader(study.id) as reader:
         assert reader.study().state is StudyState.COMPLETED
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_a_final_gives_whole_batches(count: int) -> None:
+    study = held()
+    study.run(measuring)
+    for worker, work in study.held.items():
+        study.end(worker, work)
+    for _ in range(99):
+        _, claimed, rest = study.controller.complete((), "batch", count, whole=True)
+        if isinstance(rest, Ended):
+            break
+        assert len(claimed) == count
+        study.controller.complete([study.completion(work.trial) for work in claimed if isinstance(work, Claimed)])
+    winner = study.winner()
+    assert winner is not None
+    assert winner.measurements >= Final(candidates=4, measurements=16).rounds(4)[-1][1]
+    assert 16 <= len(study.measurements()) < 16 + 3 * count
 
 
 def test_workers_that_began_without_the_final_hold_it() -> None:
