@@ -125,7 +125,7 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     best = shown.results("live").best
     assert best is not None
     page.goto(f"{shown.url}/studies/live")
-    page.locator("#head").get_by_role("link", name=f"trial {best.trial}").click()
+    page.locator("#head").get_by_role("link", name=str(best.trial), exact=True).click()
     expect(page.locator("#values")).to_contain_text("batch")
     expect(page.locator("#metrics")).to_contain_text(MARKUP)
     expect(page.locator("#checkpoint")).to_contain_text(best.checkpoint.where)

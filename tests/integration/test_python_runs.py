@@ -52,7 +52,7 @@ def test_a_script_shows_how_its_study_goes_on(script: Path, workers: int) -> Non
     assert done.stdout == "told\n"  # what the script prints is all there is
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"starting told: 2 members, {'1 worker' if workers else 'no worker'}; watch it")
-    progress = [line for line in lines if re.match(r"\d+/\d+ trials", line)]
+    progress = [line for line in lines if re.match(r"\d+ of \d+ trials", line)]
     assert re.search(r"best 2 \(member 0, step 2\)  0 s left", progress[-1])
     failures = [line for line in lines if "attempt 1 failed: ValueError: odd" in line]
     assert 1 <= len(failures) == len({*failures})  # each is told once
@@ -65,7 +65,7 @@ def test_nothing_is_shown_where_that_is_not_wanted(script: Path) -> None:
     )
     assert done.stdout == "told\n"
     assert "starting" not in done.stderr
-    assert not re.search(r"\d+/\d+ trials", done.stderr)
+    assert not re.search(r"\d+ of \d+ trials", done.stderr)
     assert "odd" in done.stderr  # what failed is told all the same
 
 

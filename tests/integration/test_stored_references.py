@@ -214,6 +214,7 @@ ACTS: dict[str, tuple[object, ...]] = {
     "run": ("study.py", "--workers", 0),
     "worker": ("study.py", "--workers", 0),
     "replay": ("s",),
+    "final": ("s", "--file", "study.py", "--workers", 0),
     "watch": ("s", "--suite", "study.py:suite", "--workers", 0, "--once"),
     "stop": ("s",),
     "change": ("study.py",),

@@ -58,6 +58,12 @@ kill -INT %1
 phyla run small.py --workers 0 > /dev/null
 phyla best small
 """,
+    "final": """
+sed 's/(score=/(score=__import__("random").Random(trial.seed).gauss(0, 2) + /' small.py > noisy.py
+phyla run noisy.py --workers 0
+phyla final small --file noisy.py --candidates 4 --measurements 12 --workers 0
+phyla best small
+""",
     "trials": """
 phyla run small.py --workers 0 > /dev/null
 phyla trials small

@@ -232,7 +232,7 @@ def test_a_strategy_that_never_starts_anything_ends_the_study(monkeypatch: pytes
     made = simulation()
     asked: list[str] = []
 
-    def never(tx: object, of: object, worker: str, gone: object) -> tuple[None, list[Any]]:
+    def never(tx: object, of: object, worker: str, *_: object, **__: object) -> tuple[None, list[Any]]:
         asked.append(worker)
         return None, []
 
