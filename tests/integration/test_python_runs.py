@@ -53,7 +53,7 @@ def test_a_script_shows_how_its_study_goes_on(script: Path, workers: int) -> Non
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"starting told: 2 members, {'1 worker' if workers else 'no worker'}; watch it")
     progress = [line for line in lines if re.match(r"\d+ of \d+ trials", line)]
-    assert re.search(r"best 2 \(member 0, step 2\)  0 s left", progress[-1])
+    assert re.search(r"best score 2 \(member 0, step 2\)  0 s left", progress[-1])
     failures = [line for line in lines if "attempt 1 failed: ValueError: odd" in line]
     assert 1 <= len(failures) == len({*failures})  # each is told once
     assert any("member 1 (given up" in line for line in lines)

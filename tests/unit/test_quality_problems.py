@@ -1,5 +1,6 @@
 """The problems of the benchmarks of quality are what they say."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,16 @@ def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() 
 def test_the_estimated_winner_is_no_worse_than_the_best_score_ever_or_of_the_last(task: str, level: float) -> None:
     studies = [winner.record(winner_tasks.TASKS[task], level, seed) for seed in range(2000, 2012)]
     regret = winner.summary(studies)["median"]
-    assert regret["estimate"] <= min(regret["best ever"], regret["best of last"])
+    assert regret["estimate"] <= min(regret["best ever"], regret["best of last"], regret["median of last"])
     if level == 0:
         assert all(winner.RULES["estimate"](study) == study.luckiest for study in studies)
+
+
+def test_the_expected_score_of_a_final_covers_the_true_value() -> None:
+    study = winner.record(winner_tasks.TASKS["toy"], 3.0, 2000)
+    finals = [winner.hold_final(replace(study, seed=seed), phyla.Final()) for seed in range(100)]
+    covered = [score.low <= study.true[place] <= score.high for place, score in finals]
+    assert 90 <= sum(covered) < 100
 
 
 def test_recorded_populations_are_those_of_a_study(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
         **pick(progress, population_size="active", trials="counts", completed_trials="completed"),
         "cancelled_trials": progress.counts.get("cancelled", 0),
         "damaged": [pick(row, "trial", "step", checkpoint="name", damage="error") for row in progress.damaged],
-        "best": pick(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
+        "best_score": pick(progress.best, "fitness", "member", trial="id", step="reached_step") or None,
         **({"front": [trial.id for trial in progress.front]} if results.aim.tradeoffs else {}),
         "changes": results.changes(),
         "last_activity": datetime.fromtimestamp(progress.last_activity, UTC).isoformat(),

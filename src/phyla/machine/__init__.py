@@ -73,4 +73,4 @@ from phyla.machine.retention import ALL, Keeping, KeptCheckpoints, bound, explai
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import Reader, View
-from phyla.machine.winner import Winner, find_winner
+from phyla.machine.winner import Winner, count_measurements, find_winner

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import final
 
 from phyla.machine.view import Reader
@@ -107,6 +108,16 @@ def find_winner(reader: Reader, *, maximize: bool) -> Winner | None:
         noise=by_estimate.noise,
         luckiest=None if luckiest.id == due.winner else luckiest,
     )
+
+
+def count_measurements(reader: Reader) -> tuple[int, int] | None:
+    """Return how many measurements of the final have ended, and how many it takes; None before it begins."""
+    study = reader.study()
+    final = final_of(study.config)
+    trials = [] if final is None else list(chain(*measurements(reader.final_trials(), study).values()))
+    if final is None or not trials:
+        return None
+    return sum(trial.ended_at is not None for trial in trials), max(final.measurements, len(trials))
 
 
 def measurements(trials: Sequence[TrialRecord], study: StudyRecord) -> dict[int, list[TrialRecord]]:

@@ -61,8 +61,8 @@ _WORDS = {
     "continue": "continued",
     "explore": "explored",
     "schedule": "continued",
-    "measure": "measured again",
-    "final": "measured again in the final",
+    "measure": "is measured again",
+    "final": "is measured again in the final",
     "import": "imported",
     "replay": "replayed",
 }

@@ -57,6 +57,21 @@ def test_an_exploit_says_who_took_what_from_whom_and_what_changed(tmp_path: Path
     assert [one.words for one in decisions(made.results(), limit=2)] == [one.words for one in found[:2]]
 
 
+def test_a_final_is_one_line_for_each_candidate(tmp_path: Path) -> None:
+    strategy = phyla.PBT(population_size=5, steps_per_trial=2000, total_steps=2000)
+    made = study(tmp_path, strategy=strategy, final=phyla.Final(candidates=2, measurements=8))
+    for each in made.ask(5):
+        done(made, each)
+    counts = []
+    while due := made.ask(1):
+        counts.append(made.results().progress().final)
+        done(made, due[0])
+    assert counts == [(ended, 8) for ended in range(8)]
+    assert made.results().progress().final == (8, 8)
+    measured = [words for words in told(made) if "final" in words]
+    assert measured == [f"member {member} is measured again in the final" for member in (1, 0)]
+
+
 def test_failures_and_what_replaces_them(tmp_path: Path) -> None:
     made = study(tmp_path, retries=phyla.Retries(attempts=2))
     first, other = made.ask(2)

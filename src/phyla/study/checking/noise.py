@@ -212,6 +212,8 @@ def _advice(noise: Noise) -> Iterable[str]:
         yield "make trials longer, or evaluate on many more samples"
     if noise.lucky and not selection.guarded:
         yield "min_scores=2 lets no member donate after a single lucky score"
+    if noise.lucky:
+        yield "final=phyla.Final() measures the best candidates again at the end"
 
 
 def deviation(values: Sequence[float]) -> float | None:

@@ -86,8 +86,8 @@ def explain_best(best: Best) -> list[tuple[str, str]]:
     luckiest = best.luckiest
     if luckiest is not None:
         score = f"trial {luckiest.id} of member {luckiest.member} scored {fitness(luckiest)}"
-        known = "was not better in the final" if best.measurements else "probably by luck"
-        lines.append(("best score", f"{score}, {known}"))
+        known = "which the final did not confirm" if best.measurements else "probably by luck"
+        lines.append(("luckiest", f"{score}, {known}"))
     return lines
 
 

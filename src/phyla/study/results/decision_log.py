@@ -47,13 +47,14 @@ def decisions(results: "Results", *, limit: int) -> list[Decision]:
     """Return the last decisions, and trials that failed, were stopped or cancelled, newest first.
 
     Only the newest trials and the unfinished ones are read, so the time does not grow with the history.
-    Members that continue unchanged are left out.
+    Members that continue unchanged are left out, and all but the first of a checkpoint's measurements in a final.
     """
     entries = _entries(results._query(recent, newest=max(NEWEST, 5 * limit)))
     return sorted(entries, key=lambda entry: (entry.at, entry.trial), reverse=True)[:limit]
 
 
 def _entries(page: Recent) -> Iterator[Decision]:
+    measured = set[int | None]()
     for trial in page.trials:
         member = f"member {trial.member}"
 
@@ -62,7 +63,9 @@ def _entries(page: Recent) -> Iterator[Decision]:
             return Decision(at=at, trial=trial.id, member=trial.member, words=words, kind=kind)
 
         decision = trial.reason.get("decision")
-        if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
+        first = decision != "final" or trial.parent not in measured
+        measured |= {trial.parent} if decision == "final" else set()
+        if first and (decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes")):
             kind = "started" if decision == "start" else "decided"
             yield told(describe(trial.reason, member), trial.created_at, kind)
         for attempt in page.attempts.get(trial.id, ()):

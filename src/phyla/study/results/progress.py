@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.machine import Reader
+from phyla.machine import Reader, count_measurements
 from phyla.queries import best_scores, recent
 from phyla.records import (
     Aim,
@@ -64,6 +64,8 @@ class Progress:
     # Attempts that returned their trials to the queue with an error, oldest first.
     given_back: tuple[Attempt, ...] = ()
     gone: frozenset[int] = frozenset()  # running trials whose workers are lost
+    # Measurements of the final that have ended, and how many it takes; None before it begins.
+    final: tuple[int, int] | None = None
 
     def doing(self, member: Member) -> str:
         """Return the activity of a chosen member."""
@@ -97,7 +99,7 @@ class Progress:
 
     @property
     def best(self) -> TrialRecord | None:
-        """The completed trial with the best finite fitness whose checkpoint is kept; None without one."""
+        """The completed trial with the best score whose checkpoint is kept, maybe by luck; None without one."""
         return self.front[0] if self.front else None
 
     @property
@@ -130,7 +132,7 @@ class Progress:
         if self.study.state is StudyState.COMPLETED:
             return 0.0
         total, works = self.total_steps, self.study.state is StudyState.RUNNING and self.silent_s is None
-        if total is None or self.step_s is None or not works:
+        if total is None or self.step_s is None or not works or self.final is not None:
             return None
         return max(0, total - self.spent_steps) * self.step_s
 
@@ -201,6 +203,7 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
         silent_s=silent,
         given_back=tuple(sorted(returned, key=lambda attempt: attempt.ended_at or 0.0)),
         gone=frozenset(attempt.job for attempt in held if attempt.expires_at < now),
+        final=count_measurements(reader),
     )
 
 

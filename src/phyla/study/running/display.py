@@ -89,7 +89,7 @@ class StudyDisplay(Display):
         self._started = self._spoke = time.monotonic()
         self._since = self._printed_until = 0.0
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
-        self._completed: int | None = None
+        self._counted: tuple[object, ...] = ()
         self._given_back = 0
         self._shows_failures = not stderr
         self._failures: Callable[[], list[Attempt]] | None = None
@@ -168,8 +168,8 @@ class StudyDisplay(Display):
         elif waiting and len(progress.given_back) != self._given_back:
             self._given_back = len(progress.given_back)
             self.print(waiting)
-        elif progress.completed != self._completed:
-            self._completed = progress.completed
+        elif (counts := (progress.completed, progress.final)) != self._counted:
+            self._counted = counts
             self.print("\n  ".join([progress_line(progress), *lag_lines(results)]))
             # Failures were printed above, and starting members are no news.
             since = self._printed_until

@@ -4,7 +4,7 @@ from collections import Counter
 
 from phyla.formatting import duration, fitness, format_count
 from phyla.records import summarize_error
-from phyla.study.results.pages.study import completed_words
+from phyla.study.results.pages.study import completed_words, final_words
 from phyla.study.results.progress import Progress
 
 
@@ -13,10 +13,11 @@ def progress_line(progress: Progress) -> str:
     counts = progress.counts
     parts = [f"{completed_words(progress)} trials"]
     parts += [f"{counts[state]} {state}" for state in ("failed", "cancelled") if counts.get(state)]
+    parts += [f"final: {final_words(progress)}"] if progress.final is not None else []
     best = progress.best
     if best is not None:
         parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []
-        parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
+        parts.append(f"best score {fitness(best)} (member {best.member}, step {best.reached_step})")
     parts += [] if progress.left_s is None else [f"{duration(progress.left_s)} left"]
     return "  ".join(parts)
 

@@ -35,7 +35,7 @@ def studies_page(
 ) -> Page:
     """Return the list of studies and of watched runs."""
     rows, run_rows = [*map(_study, studies)], [*map(_run, runs)]
-    best = (">best", "~metric", "time left", "last activity")
+    best = (">best score", "~metric", "time left", "last activity")
     columns = ("run", "=state", "~directory", ">checkpoints", ">at step", "=evaluations", "~best")
     return Page(
         study="",

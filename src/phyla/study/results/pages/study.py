@@ -54,7 +54,7 @@ STUDY_SECTIONS = (
 def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
     """Return the page of a study, with the best members from the `first` on."""
     progress = results.progress(first + most, first)
-    study, tradeoffs = progress.study, progress.aim.tradeoffs
+    study, tradeoffs, best = progress.study, progress.aim.tradeoffs, results.best
     later = [name for name in STUDY_SECTIONS if tradeoffs or not name.startswith("front")]
     return Page(
         study=study.name,
@@ -62,7 +62,7 @@ def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
         state=study.state,
         kind=short(progress.aim.description, 200),
         messages=[*_messages(results, progress)],
-        score=score(progress.best.fitness) if progress.best else "",
+        score=score(best.fitness) if best else "",
         lines=[*_lines(results)],
         facts=facts(progress),
         actions=_actions(study, progress.given_up),
@@ -150,6 +150,7 @@ def facts(progress: Progress) -> list[Fact]:
         Fact("trials completed", completed_words(progress), ", ".join(counts_by_state)),
         Fact("steps", _of(progress.spent_steps, progress.total_steps)),
         Fact("members", number(progress.active), given_up if progress.given_up else ""),
+        *([Fact("final", final_words(progress))] if progress.final is not None else []),
         *time_left,
         Fact("last activity", f"{duration(progress.now - progress.last_activity)} ago"),
         since(progress.study),
@@ -159,6 +160,11 @@ def facts(progress: Progress) -> list[Fact]:
 def completed_words(progress: Progress) -> str:
     """Return how many of the trials are completed."""
     return _of(progress.completed, progress.planned_trials)
+
+
+def final_words(progress: Progress) -> str:
+    """Return how many of the measurements of a final have ended; empty before it begins."""
+    return "" if progress.final is None else f"{_of(*progress.final)} measurements"
 
 
 def _of(count: int, planned: int | None) -> str:
@@ -195,7 +201,7 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
     if progress.aim.tradeoffs:
         # Members on the Pareto front now.
         best = {member.index: "*" for member in members if member.head and member.head.trial in front}
-    last = "front" if progress.aim.tradeoffs else ">best"
+    last = "front" if progress.aim.tradeoffs else ">best score"
     end = first + len(members)
     which = f"the best {number(len(members))}" if not first else f"{first + 1} to {end}, by fitness,"
     whole = f"{which} of {format_count(progress.size, 'member')}"
