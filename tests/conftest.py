@@ -30,8 +30,11 @@ settings.load_profile("repeatable")
 FOLDERS = ("contract", "unit", "acceptance", "integration")
 """In the order in which their tests run: those of a second or less first."""
 
-LONGEST_GROUP = "frameworks"
-"""One process is busy with it for minutes, so it begins at once; three others begin with fast tests."""
+FIRST_GROUPS = ("frameworks", "ray")
+"""Groups that take minutes: a process each begins with one, and the others with fast tests.
+
+Ray forks, which no process may do in which a test has imported JAX, so that no process may have both.
+"""
 
 # Under nohup, or in the background of a shell, these are ignored, and would be by all that tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -67,7 +70,8 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
     folder = next((name for name in FOLDERS if name in item.path.parts), FOLDERS[-1])
     group = item.get_closest_marker("xdist_group")
     if group is not None:
-        return (0, 0) if group.args == (LONGEST_GROUP,) else (2, 0)
+        (name,) = group.args
+        return (0, FIRST_GROUPS.index(name)) if name in FIRST_GROUPS else (2, 0)
     return (3, 0) if folder == FOLDERS[-1] else (1, FOLDERS.index(folder))
 
 

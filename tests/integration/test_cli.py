@@ -116,7 +116,8 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
         f"trial 2, attempt 1 failed: ValueError: broken [on purpose] ({folder / 'small.py'}, line 12); the full"
     )
     assert any(line.startswith(failed) for line in lines)
-    assert any(line.startswith("16 of 16 trials  1 failed  best score ") and line.endswith("0 s left") for line in lines)
+    ended = "16 of 16 trials  1 failed  best score "
+    assert any(line.startswith(ended) and line.endswith("0 s left") for line in lines)
     assert any(line.startswith("16 trials completed, 1 failed, in ") for line in lines)
     assert f"checkpoint  {folder / '.phyla' / 'checkpoints' / 'small'}" in output
     assert "from step  to step  member  trial" in output

@@ -168,7 +168,7 @@ class StudyDisplay(Display):
         elif waiting and len(progress.given_back) != self._given_back:
             self._given_back = len(progress.given_back)
             self.print(waiting)
-        elif (counts := (progress.completed, progress.final)) != self._counted:
+        elif (counts := (progress.completed, progress.planned_trials, progress.final)) != self._counted:
             self._counted = counts
             self.print("\n  ".join([progress_line(progress), *lag_lines(results)]))
             # Failures were printed above, and starting members are no news.
