@@ -1,5 +1,6 @@
 """`phyla run`, `phyla watch` and `phyla replay`: run studies."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from phyla.system.garbage import pause_collection
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
+    from phyla.evaluation import Suite
     from phyla.study import Results, Study, Watched
     from phyla.study.watching.plan import Planned
 
@@ -145,7 +147,18 @@ def watch(
     paths: Annotated[
         list[str], Argument(metavar="DIR...", help="Directories or s3:// URLs of checkpoints; or a study's name.")
     ],
-    suite: Annotated[list[str], Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")],
+    suite: Annotated[
+        list[str] | None, Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")
+    ] = None,
+    lm_eval: Annotated[
+        str | None, Option(metavar="TASKS", help="Tasks of lm-evaluation-harness, as arc_easy,hellaswag.")
+    ] = None,
+    lm_eval_option: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=VALUE", help="For these tasks: batch_size, limit, include_path, shards, ...; repeatable."
+        ),
+    ] = None,
     workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
     name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
     format: Annotated[  # noqa: A002
@@ -196,7 +209,7 @@ def watch(
     common: dict[str, Any] = {"name": name, "following": following, **options.where(ctx)}
     common |= _format_of(format, step, quiet)
     options.contain_children(workers)
-    suites = chosen_suites(suite)
+    suites = chosen_suites([*(suite or ()), *_harness_suites(lm_eval, lm_eval_option or ())])
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
         return
@@ -276,6 +289,32 @@ def replay(
         warn_if_best_ended_early(load_study(study, **options.where(ctx)))
     if not _run(prepared.study, workers=workers, gpus_per_worker=gpus_per_worker):
         raise Exit(options.EXIT_FAILED)
+
+
+def _harness_suites(tasks: str | None, settings: Sequence[str]) -> "list[Suite]":
+    """Return the suite of tasks of lm-evaluation-harness that the options name, if any."""
+    if tasks is None:
+        if settings:
+            raise UsageError("--lm-eval-option is for --lm-eval TASKS")
+        return []
+    from phyla.integrations import lm_eval
+
+    arguments = dict(_harness_setting(setting) for setting in settings)
+    try:
+        return [lm_eval.suite(options.split_list(tasks), **arguments)]
+    except TypeError as error:
+        raise UsageError(f"--lm-eval-option: {error}") from error
+
+
+def _harness_setting(setting: str) -> tuple[str, Any]:
+    """Read `name=value`, where the value is JSON, or else text."""
+    name, equals, value = setting.partition("=")
+    if not equals:
+        raise UsageError(f"--lm-eval-option {setting}: write NAME=VALUE, as in batch_size=8")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def final(

@@ -56,10 +56,13 @@ class Recorder:
         n: int | None = None,
         mask: object = None,
         seed: int | None = None,
+        stderr: float | None = None,
     ) -> None:
         """Record samples, all or none of them; `phyla.worker.Evaluation.record` explains the arguments."""
         n = None if n is None else as_count(n, "record(): n")
         seed = None if seed is None else as_count(seed, "record(): the seed")
+        if stderr is not None:
+            _check_stderr(stderr, n, mask)
         selection = None
         if mask is not None:
             selection = as_array(mask, "mask")
@@ -76,7 +79,7 @@ class Recorder:
                 raise MetricInvalid(f"record(): {name!r} is given twice; rename one")
             # Numbers first: whether something follows a protocol takes long to find out.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
-            new[name] = value if is_metric else _moments(name, value, n, selection)
+            new[name] = value if is_metric else _moments(name, value, n, selection, stderr)
         self._metrics |= {name: _combine(name, self._metrics.get(name), metric) for name, metric in new.items()}
         for name, metric in new.items():
             if seed is not None and isinstance(metric, Moments) and metric.n:
@@ -101,11 +104,26 @@ def _leaves(metrics: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
             yield prefix + key, value
 
 
-def _moments(name: str, value: object, n: int | None, selection: NDArray[np.bool_] | None) -> Moments:
+def _check_stderr(stderr: float, n: int | None, mask: object) -> None:
+    number = as_number(stderr, "record(): stderr")
+    if number is None or not 0 <= number < np.inf:
+        raise MetricInvalid(f"record(): stderr={stderr!r} must be a number of at least 0")
+    if n is None or n < 2 or mask is not None:
+        raise MetricInvalid(
+            f"record(): stderr={stderr!r} is that of a mean; give the number of its samples, as in "
+            "record(accuracy=0.61, n=1000, stderr=0.015)"
+        )
+
+
+def _moments(
+    name: str, value: object, n: int | None, selection: NDArray[np.bool_] | None, stderr: float | None
+) -> Moments:
     label = f"record(): {name!r}"
     number = as_number(value, label)
+    if stderr is not None and number is None:
+        raise MetricInvalid(f"{label} has samples, and stderr={stderr!r} is that of a mean; leave stderr out")
     if number is not None and (selection is None or (n is not None and selection.ndim)):
-        return Moments.of_mean(number, 1 if n is None else n)
+        return Moments.of_mean(number, 1 if n is None else n, stderr)
     samples = as_samples(value if number is None else number, label)
     if selection is not None:
         if samples.shape != selection.shape:

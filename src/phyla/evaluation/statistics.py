@@ -64,11 +64,14 @@ class Moments(Stored):
             return cls(n=n, mean=mean, m2=float(np.square(deviations - shift).sum()), low=low)
 
     @classmethod
-    def of_mean(cls, mean: float, n: int) -> Self:
-        """Return the moments of n samples of which only the mean is known; the variance is unknown if n > 1."""
+    def of_mean(cls, mean: float, n: int, stderr: float | None = None) -> Self:
+        """Return the moments of n samples by their mean and its standard error.
+
+        Without a standard error the variance is unknown; that of one sample is 0.
+        """
         if n <= 1:
             return cls() if n == 0 else cls(n=1, mean=mean, m2=0.0 if math.isfinite(mean) else math.nan)
-        return cls(n=n, mean=mean, m2=None)
+        return cls(n=n, mean=mean, m2=None if stderr is None else stderr**2 * n * (n - 1))
 
     @property
     def variance(self) -> float | None:

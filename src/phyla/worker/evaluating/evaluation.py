@@ -4,7 +4,7 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final, overload
@@ -18,6 +18,7 @@ from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
 from phyla.worker.commands.outputs import LAST_CHARACTERS, last_lines, tail
 from phyla.worker.containment.processes import CannotStart, Process, describe_end
+from phyla.worker.evaluating.samples import FILE, NAME, write_samples
 
 LOG_TAIL = 2000
 
@@ -127,6 +128,7 @@ class Evaluation:
         n: int | None = None,
         mask: Any = None,
         seed: int | None = None,
+        stderr: float | None = None,
         **more: Any,
     ) -> None:
         """Record metrics of one batch, or of all; phyla merges sufficient statistics, never means.
@@ -137,13 +139,14 @@ class Evaluation:
             n: a number is then the mean of n samples, with unknown variance.
             mask: for arrays: which elements count, as opposed to padding.
             seed: the seed of the samples, for comparisons seed by seed.
+            stderr: the standard error of a mean of n samples, where another library computed it.
             **more: further metrics.
 
         Raises:
             EvaluationError: a value is not a metric, or does not match earlier values of its name.
         """
         self.beats += 1
-        self._recorder.record({**(metrics or {}), **more}, n=n, mask=mask, seed=seed)
+        self._recorder.record({**(metrics or {}), **more}, n=n, mask=mask, seed=seed, stderr=stderr)
 
     def save(self, **outputs: Any) -> None:
         """Save arrays (as `.npy`), texts, bytes or files (by path) beside the result.
@@ -169,6 +172,26 @@ class Evaluation:
                 np.save(self._outputs / file, np.asarray(value), allow_pickle=False)
             self.files[name] = file
             self.beats += 1
+
+    def save_samples(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Save what was measured on each sample beside the result, compressed.
+
+        Two checkpoints are then compared sample by sample: `phyla evaluations NAME --against CHECKPOINT`.
+
+        Args:
+            samples: one mapping for each sample. "id" identifies it in all checkpoints; "group" is that of samples
+                that belong together, such as questions on one text; numbers are metrics, and the rest is kept.
+
+        Raises:
+            ConfigurationError: this evaluation has already saved samples.
+            EvaluationError: a sample has no id, or two have the same.
+        """
+        if NAME in self.files:
+            raise ConfigurationError("save_samples(): call it once in an evaluation, with all samples")
+        self._outputs.mkdir(parents=True, exist_ok=True)
+        write_samples(self._outputs / FILE, samples)
+        self.files[NAME] = FILE
+        self.beats += 1
 
     @property
     def working_dir(self) -> Path:
@@ -216,8 +239,8 @@ def run_command(
 
     Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
     JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its
-    metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": ..}`, `{"values": [..]}`, or a stored
-    metric of phyla's.
+    metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": .., "stderr": ..}`,
+    `{"values": [..]}`, or a stored metric of phyla's.
 
     Raises:
         ConfigurationError: there is no such program.
@@ -264,7 +287,7 @@ def run_command(
 
 
 def _record(evaluation: Evaluation, name: str, value: Any) -> None:
-    n: int | None = None
+    n, stderr = None, None
     if isinstance(value, Mapping):
         if "values" in value:
             value = value["values"]
@@ -274,5 +297,5 @@ def _record(evaluation: Evaluation, name: str, value: Any) -> None:
             count = int(value["n"])
             value = Moments(n=count, mean=float(value["mean"]), m2=float(value["variance"]) * (count - 1))
         elif "mean" in value:
-            value, n = value["mean"], int(value.get("n", 1))
-    evaluation.record({name: value}, n=n)
+            value, n, stderr = value["mean"], int(value.get("n", 1)), value.get("stderr")
+    evaluation.record({name: value}, n=n, stderr=stderr)
