@@ -65,6 +65,29 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - wide, mean + wide
 
 
+def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float, float | None, float | None]:
+    """Return the mean of finite values, its standard error, and the two-sided p of a mean of 0.
+
+    Values of one group are not independent of each other; groups are. Both are None with fewer than two groups.
+    Sources: Liang and Zeger 1986 (the variance), with the factor G / (G - 1) and Student's t with G - 1 degrees of
+    freedom for G groups (Cameron and Miller 2015, A practitioner's guide to cluster-robust inference). If each
+    value is a group, it is the one-sample t-test.
+    """
+    from scipy.special import stdtr
+
+    mean = math.fsum(values) / len(values)
+    sums: dict[object, float] = {}
+    for value, group in zip(values, groups, strict=True):
+        sums[group] = sums.get(group, 0.0) + value - mean
+    if len(sums) < 2:
+        return mean, None, None
+    squares = math.fsum(total * total for total in sums.values())
+    stderr = math.sqrt(squares * len(sums) / (len(sums) - 1)) / len(values)
+    if stderr <= ROUNDING * max(map(abs, values)):
+        return mean, 0.0, 1.0 if mean == 0 else 0.0
+    return mean, stderr, 2 * float(stdtr(len(sums) - 1.0, -abs(mean) / stderr))
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the one-sided p of the paired t-test: small if the first values are above their partners.
 

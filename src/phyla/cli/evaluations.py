@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import pick, print_json, print_page
+from phyla.cli.output import csv_lines, pick, print_json, print_page, print_section
 from phyla.errors import UsageError
 from phyla.formatting import format_count
 from phyla.terminal import show as print
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Reasons and warnings that the terminal shows; all: --json."""
+
+
+class ResultFormat(StrEnum):
+    """Formats of the results on one checkpoint."""
+
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
 OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
 
 
@@ -36,6 +47,23 @@ def evaluations(
     retry: Annotated[
         bool, Option("--retry", help="Retry evaluations that failed for good, instead of showing them.")
     ] = False,
+    against: Annotated[
+        str | None,
+        Option(
+            metavar="CHECKPOINT",
+            help="Compare with this one, sample by sample: a name, a step, best, or a file of results of "
+            "lm-evaluation-harness.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str, Option(help="The checkpoint of --against and --format: a name, a step, newest or best.")
+    ] = "newest",
+    format: Annotated[  # noqa: A002
+        ResultFormat | None,
+        Option(
+            help="Print the results on one checkpoint in the format of lm-evaluation-harness.", show_default=False
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, or why there is none."""
@@ -47,6 +75,12 @@ def evaluations(
         count = evaluated.retry()
         say = format_count(count, "evaluation is queued again", "evaluations are queued again")
         print_json({"retried": count}) if as_json else print(f"{evaluated.name}: {say}")
+        return
+    if format is not None:
+        _print_results(evaluated, checkpoint, format)
+        return
+    if against is not None:
+        _print_differences(evaluated, checkpoint, against, as_json=as_json)
         return
     suites = evaluated.suites if suite is None else [evaluated.suite(suite)]
     known = {known_task.name for outline in suites for known_task in outline.tasks}
@@ -62,6 +96,34 @@ def evaluations(
     print_page(replace(page, sections=[*page.sections, *problem_tables(evaluated, matrix.cells)]))
     if matrix.is_cut:
         print("more checkpoints with --last N")
+
+
+def _print_results(evaluated: "Evaluations", checkpoint: str, result_format: ResultFormat) -> None:
+    """Print the results on one checkpoint as lm-evaluation-harness does."""
+    from phyla.integrations.harness_results import COLUMNS, table_rows, to_harness, to_markdown
+
+    results = evaluated.model_results(checkpoint)
+    if result_format is ResultFormat.JSON:
+        print_json(to_harness(results))
+    elif result_format is ResultFormat.MARKDOWN:
+        print(to_markdown(results))
+    else:
+        rows = (dict(zip(COLUMNS, row, strict=True)) for row in table_rows(results))
+        for line in csv_lines(rows, COLUMNS):
+            print(line, end="")
+
+
+def _print_differences(evaluated: "Evaluations", checkpoint: str, against: str, *, as_json: bool) -> None:
+    """Print how one checkpoint differs from another."""
+    from phyla.study.results.pages.models import differences_table
+
+    comparison = evaluated.compare_models(against, checkpoint)
+    if as_json:
+        print_json(comparison)
+        return
+    table = differences_table(comparison)
+    print(table.title)
+    print_section(table)
 
 
 def problem_tables(evaluated: "Evaluations", cells: "Iterable[Cell]") -> "list[Table]":

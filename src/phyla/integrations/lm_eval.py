@@ -18,6 +18,7 @@ import numpy as np
 from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import Estimate, EvalTask, Policy, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
+from phyla.integrations.harness_results import NO_FILTER, OWN, metric_name
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 from phyla.validation import suggestion
 from phyla.worker import Evaluation, EvaluationCheckpoint
@@ -26,8 +27,6 @@ from phyla.worker.evaluating.samples import GROUP, ID
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-NO_FILTER = "none"
-"""The harness's name of the filter that changes nothing."""
 Groups: TypeAlias = Mapping[str, JsonObject]
 """By name: the tasks of a group of the harness, and the metrics that it aggregates."""
 
@@ -213,7 +212,7 @@ def _record(
         if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
             continue
         samples = [row[metric] for row in rows if row["filter"] == chosen and metric in row]
-        name = prefix + _metric_name(metric, chosen)
+        name = prefix + metric_name(metric, chosen)
         if _is_mean(value, samples):
             evaluation.record({name: np.array(samples, dtype=float)})
             continue
@@ -246,18 +245,14 @@ def _samples(
             by_document.setdefault(row["doc_id"], []).append(row)
         for key, logged in by_document.items():
             metrics: dict[str, Any] = {
-                prefix + _metric_name(metric, row["filter"]): row[metric]
+                prefix + metric_name(metric, row["filter"]): row[metric]
                 for row in logged
                 for metric in row["metrics"]
                 if isinstance(row[metric], int | float | np.generic)
             }
             cluster = config["cluster"]
             group = {} if cluster is None else {GROUP: str(logged[0]["doc"][cluster])}
-            yield {ID: f"{prefix}{key}", **group, **metrics, "harness": [dict(row) for row in logged]}
-
-
-def _metric_name(metric: str, chosen: str) -> str:
-    return metric if chosen == NO_FILTER else f"{metric},{chosen}"
+            yield {ID: f"{prefix}{key}", **group, **metrics, OWN: [dict(row) for row in logged]}
 
 
 def _count(documents: int, limit: float | None) -> int:
@@ -295,7 +290,7 @@ class GroupMeans:
 def _names_of(metric: Mapping[str, Any], members: Sequence[TaskResult]) -> list[str]:
     filters = metric["filters"]
     if filters is not None:
-        names = [_metric_name(metric["metric"], chosen) for chosen in filters]
+        names = [metric_name(metric["metric"], chosen) for chosen in filters]
     else:
         names = list(dict.fromkeys(name for member in members for name in member.metrics))
         names = [name for name in names if name.partition(",")[0] == metric["metric"]]
@@ -430,7 +425,7 @@ class _Description:
             version=version,
             splits=_draws_no_examples(config, num_fewshot) and all(map(_averages, metrics)),
             directions={
-                _metric_name(str(metric["metric"]), chosen): higher
+                metric_name(str(metric["metric"]), chosen): higher
                 for metric in metrics
                 if (higher := _is_higher_better(metric)) is not None
                 for chosen in filters

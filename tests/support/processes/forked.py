@@ -64,7 +64,7 @@ _frameworks.set_forkserver_preload(
         *("torch._dynamo", "torch.distributed.checkpoint", "lightning.pytorch", "transformers.trainer"),
         *("transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"),
         *("jax.numpy", "optax", "orbax.checkpoint", "sklearn.datasets", "sklearn.linear_model"),
-        "stable_baselines3",
+        *("stable_baselines3", "lm_eval.evaluator", "lm_eval.models.huggingface"),
         *USUAL,
     ]
 )

@@ -253,3 +253,32 @@ def test_every_sample_must_have_been_counted() -> None:
         merge_shards(shards, expected=2)
     with raises(SamplesDiffer, "2 shards"):
         merge_shards([{}, {}], expected=10)
+
+
+def test_a_mean_may_come_with_its_standard_error() -> None:
+    (one,) = recorded({"acc": 0.61}, n=1000, stderr=0.015).values()
+    assert one.summary() == {"": 0.61, "stderr": pytest.approx(0.015), "n": 1000}
+    samples = [0.0, 1.0, 1.0, 4.0]
+    whole = Moments.of(samples)
+    assert whole.stderr is not None
+    assert Moments.of_mean(1.5, 4, whole.stderr).m2 == pytest.approx(whole.m2)
+    merged = Moments.of_mean(1.5, 4, whole.stderr).merge(Moments.of([2.0, 8.0]))
+    assert merged.stderr == pytest.approx(Moments.of([*samples, 2.0, 8.0]).stderr)
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "facts"),
+    [
+        (0.5, {"stderr": 0.1}, ("n=",)),
+        (0.5, {"stderr": 0.1, "n": 1}, ("n=",)),
+        (0.5, {"stderr": -0.1, "n": 9}, ("-0.1",)),
+        (0.5, {"stderr": math.nan, "n": 9}, ("nan",)),
+        (0.5, {"stderr": [0.1, 0.2], "n": 9}, ("[0.1, 0.2]",)),
+        ([0.5, 0.7], {"stderr": 0.1, "n": 2}, ("samples", "0.1")),
+    ],
+)
+def test_a_standard_error_that_makes_no_sense_is_refused(
+    value: object, options: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    with raises(MetricInvalid, *facts):
+        recorded({"acc": value}, **options)

@@ -282,7 +282,7 @@ def test_each_of_several_metrics_has_its_noise(tmp_path: Path) -> None:
     listed = found(make(score), tmp_path, objective=objective, strategy=strategy)
     judged = {checked.about: checked for checked in listed if checked.kind == "noise"}
     assert judged["size"].text.startswith("size: exact")
-    assert judged["score"].numbers["measurements"] == 8
+    assert judged["score"].numbers["measurements"] in range(2, 9)  # fewer where they take long
     assert judged["score"].numbers["gain"] is None
 
 

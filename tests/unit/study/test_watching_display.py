@@ -230,7 +230,7 @@ def test_one_screen_shows_how_it_goes(
     assert max(map(len, lines)) <= width
     assert len(lines) <= height
     shown = " ".join(" ".join(lines).split())
-    assert "36 of 48 trials best 15 (member 0, step 15)" in shown
+    assert "36 of 48 trials best score 15 (member 0, step 15)" in shown
     assert "best ▁▅█ 5.000 to 15.00" in shown
     assert re.search("worst quarter ▁[▄▅]█ 4.200 to 14.20", shown)
     assert "workers: 1 training, the longest for" in shown
@@ -285,7 +285,7 @@ def test_without_a_terminal_lines_keep_coming(
         display.progressed(study.results())
     printed += capsys.readouterr().out
     lines = printed.splitlines()
-    assert any(re.match(r"\d+ of 48 trials  best 15 \(member 0", line) for line in lines), printed
+    assert any(re.match(r"\d+ of 48 trials  best score 15 \(member 0", line) for line in lines), printed
     assert [line for line in lines if line.startswith("  member 11, 12th of 12, took over member")]
     assert any(re.match("  evaluation of held: [0-9]+ checkpoints behind, the oldest for", line) for line in lines)
     assert "started fresh" not in printed

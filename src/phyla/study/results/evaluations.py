@@ -29,6 +29,8 @@ from phyla.study.places import Places
 from phyla.validation import look_up
 
 if TYPE_CHECKING:
+    from phyla.evaluation.paired import ModelComparison
+    from phyla.integrations.harness_results import ModelResults
     from phyla.report import EvaluationData
     from phyla.report.style import Figure
     from phyla.store import Store
@@ -170,6 +172,10 @@ class Evaluations:
 
     # The matrix
 
+    def rows_of(self, ids: Sequence[int]) -> Iterator[MatrixRow]:
+        """Yield the rows of some checkpoints by id."""
+        return self._rows(ids=ids)
+
     def cells(self, suite: str | None = None, *, last: int | None = None) -> Iterator[Cell]:
         """Yield the outcome of every eval task, of all suites or one, on all checkpoints or the `last`, by age."""
         for row in self._rows(suite, last=last):
@@ -236,6 +242,36 @@ class Evaluations:
             trial=seen.trial,
             gone=not (seen.usable if seen.path and isinstance(path, RemotePlace) else is_there(path)),
         )
+
+    def model_results(self, checkpoint: str = "newest") -> "ModelResults":
+        """Return all results on one checkpoint, with the samples that eval tasks saved.
+
+        Args:
+            checkpoint: its name or its step; or `newest`, the newest one with a result, or `best`.
+
+        Raises:
+            UsageError: there is no such checkpoint.
+        """
+        from phyla.study.results.pages.models import read_model
+
+        return read_model(self, checkpoint)
+
+    def compare_models(self, against: str, checkpoint: str = "newest") -> "ModelComparison":
+        """Return how one checkpoint differs from another, eval task by eval task, each in its main metric.
+
+        Samples that eval tasks saved, or seeds, are compared one by one.
+
+        Args:
+            against: another checkpoint, as in `model_results`; or a file of results in the format of
+                lm-evaluation-harness.
+            checkpoint: the one that is compared.
+
+        Raises:
+            UsageError: there is no such checkpoint or file, or they have no eval task in common.
+        """
+        from phyla.study.results.pages.models import compare
+
+        return compare(self, checkpoint, against)
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""

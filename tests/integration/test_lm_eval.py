@@ -1,0 +1,205 @@
+"""Suites of lm-evaluation-harness give what the harness gives, on a tiny model and tasks of local files."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import forked
+from facts import check_facts
+
+pytestmark = pytest.mark.xdist_group("frameworks")
+
+MODEL = """
+import string, sys
+from pathlib import Path
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+letters = [*string.ascii_lowercase, *" .,=?", "<end>"]
+vocabulary = {letter: index for index, letter in enumerate(letters)}
+tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<end>"))
+tokenizer.decoder = decoders.Fuse()
+ends = dict.fromkeys(("eos_token", "pad_token", "unk_token"), "<end>")
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
+for step in (10, 20):
+    torch.manual_seed(step)
+    config = GPT2Config(vocab_size=len(letters), n_positions=128, n_embd=16, n_layer=1, n_head=1)
+    GPT2LMHeadModel(config).save_pretrained(f"runs/step_{step}")
+    fast.save_pretrained(f"runs/step_{step}")
+"""
+CHOICE = """output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{gold}}"
+metric_list: [{metric: acc}, {metric: acc_norm}]
+"""
+TASKS = {
+    "many": CHOICE,
+    "few": CHOICE,
+    "shots": f"{CHOICE}num_fewshot: 2\nfewshot_split: test\n",
+    "rolling": """output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
+""",
+    "say": """output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{gold}}"
+generation_kwargs: {until: ["."], max_gen_toks: 3, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+filter_list:
+  - {name: first, filter: [{function: take_first}]}
+  - {name: strict, filter: [{function: regex, regex_pattern: "([z])", fallback: "1"}, {function: take_first}]}
+""",
+}
+GROUP = """group: both
+task: [many, few]
+aggregate_metric_list:
+  - {metric: acc, weight_by_size: true}
+  - {metric: acc_norm, weight_by_size: false, filter_list: none}
+"""
+ENVIRONMENT = forked.SMALL_MODELS
+NAMES = "both,shots,rolling,say"
+
+
+class Evaluated(NamedTuple):
+    """A folder with two evaluated checkpoints, and what the harness itself says of the first."""
+
+    folder: Path
+    harness: dict[str, Any]
+    file: Path
+
+    def run(self, *words: object, check: bool = True) -> str:
+        done = phyla(self.folder, *words)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+
+def phyla(folder: Path, *words: object) -> Any:
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, frameworks=True, timeout=240, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, **ENVIRONMENT, "COLUMNS": "160", "HF_DATASETS_CACHE": "datasets"}
+
+
+def write_tasks(folder: Path) -> None:
+    rng = random.Random(0)
+
+    def word() -> str:
+        return "".join(rng.choices("abcdefghij", k=rng.randint(2, 6)))
+
+    for name, count in (("many", 24), ("few", 7)):
+        rows = [
+            {
+                "question": f"{word()} = ",
+                "choices": [word(), word()],
+                "gold": rng.randrange(2),
+                "text": " ".join(word() for _ in range(5)),
+                "passage": index // 3,
+            }
+            for index in range(count)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, body in TASKS.items():
+        data = folder / ("many.jsonl" if name == "many" else "few.jsonl")
+        place = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {data}}}}}\ntest_split: test\n"
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{place}{body}metadata: {{version: 2.0}}\n")
+    (folder / "both.yaml").write_text(GROUP)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    folder = tmp_path_factory.mktemp("lm")
+    (folder / "tasks").mkdir()
+    write_tasks(folder / "tasks")
+    forked.run(["-c", MODEL], cwd=folder, frameworks=True, check=True, env=environment())
+    own = [
+        *("-m", "lm_eval", "run", "--model", "hf", "--model_args", "pretrained=runs/step_10", "--device", "cpu"),
+        *("--tasks", *NAMES.split(","), "--include_path", "tasks", "--batch_size", "8", "--log_samples"),
+        *("--output_path", "harness"),
+    ]
+    forked.run(own, cwd=folder, frameworks=True, check=True, timeout=240, env=environment())
+    (file,) = (folder / "harness").rglob("results_*.json")
+    settings = ("include_path=tasks", "batch_size=8", "shards=2", "cluster=passage")
+    options = [word for setting in settings for word in ("--lm-eval-option", setting)]
+    done = phyla(folder, "watch", "runs", "--lm-eval", NAMES, *options, "--workers", 0, "--once")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Evaluated(folder, json.loads(file.read_text()), file)
+
+
+def test_numbers_are_those_of_the_harness(evaluated: Evaluated) -> None:
+    results = json.loads(evaluated.run("evaluations", "runs", "--format", "json", "--checkpoint", 10))
+    assert results["results"].keys() == evaluated.harness["results"].keys()
+    compared = 0
+    for task, values in evaluated.harness["results"].items():
+        for key, value in values.items():
+            if "," in key:
+                assert results["results"][task][key] == pytest.approx(value), f"{task} {key}"
+                compared += 1
+    assert compared == 2 * (2 * 6)  # two values with their errors, or two filters, of five tasks and a group
+    assert results["results"]["rolling"]["word_perplexity_stderr,none"] == "N/A"
+    assert 0 < results["results"]["many"]["acc,none"] < 1
+    assert results["results"]["say"]["exact_match,strict"] > 0
+    for name in ("versions", "n-shot", "higher_is_better"):
+        assert results[name].items() <= evaluated.harness[name].items(), name
+    assert results["n-samples"]["many"] == {"original": 24, "effective": 24}
+
+
+def test_tasks_are_split_only_where_their_documents_are_independent(evaluated: Evaluated) -> None:
+    cells = json.loads(evaluated.run("evaluations", "runs", "--json"))["cells"]
+    shards = {cell["task"]: cell["shards"] for cell in cells}
+    assert shards == {"many": 2, "few": 2, "shots": 1, "rolling": 1, "say": 2}
+
+
+def test_every_document_is_kept_and_compared(evaluated: Evaluated) -> None:
+    compared = json.loads(evaluated.run("evaluations", "runs", "--against", 10, "--json"))
+    assert (compared["name"], compared["against"]) == ("step_20", "step_10")
+    many, few, shots, rolling, _ = compared["differences"]
+    assert (many["paired"], many["groups"], few["paired"], few["groups"], shots["paired"]) == (24, 8, 7, 3, 7)
+    assert (rolling["paired"], rolling["p"]) == (0, None)
+    # What was saved, and the harness's own files, give the same.
+    own = json.loads(evaluated.run("evaluations", "runs", "--against", evaluated.file, "--json"))
+    names = ("task", "value", "reference", "difference", "paired")
+    assert [[row[name] for name in names] for row in own["differences"]] == [
+        [row[name] for name in names] for row in compared["differences"]
+    ]
+    base = evaluated.folder / "base.json"
+    base.write_text(evaluated.run("evaluations", "runs", "--format", "json", "--checkpoint", "step_10"))
+    again = json.loads(evaluated.run("evaluations", "runs", "--against", base, "--json"))
+    assert [row["paired"] for row in again["differences"]] == [24, 7, 7, 0, 7]
+    table = evaluated.run("evaluations", "runs", "--against", 10)
+    check_facts(table, "step_20 against step_10", "many", "acc")
+
+
+def test_results_are_printed_as_the_harness_prints_them(evaluated: Evaluated) -> None:
+    lines = evaluated.run("evaluations", "runs", "--format", "markdown", "--checkpoint", 10).splitlines()
+    assert lines[0] == "|Tasks|Version|Filter|n-shot|Metric|Value|Stderr|"
+    value = evaluated.harness["results"]["many"]
+    assert f"|many|2.0|none|0|acc|{value['acc,none']:.4f}|{value['acc_stderr,none']:.4f}|" in lines
+    rows = evaluated.run("evaluations", "runs", "--format", "csv", "--checkpoint", 10).splitlines()
+    assert [row.split(",")[:2] for row in rows[1:3]] == [["many", "2.0"]] * 2
+    assert len(rows) == len(lines) - 1
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("watch", "runs", "--lm-eval", "mani", "--lm-eval-option", "include_path=no"), ("'no'", "include_path")),
+        (("watch", "runs", "--lm-eval", "many", "--lm-eval-option", "shard=2"), ("shard", "--lm-eval-option")),
+        (("watch", "runs", "--lm-eval-option", "shards=2"), ("--lm-eval TASKS",)),
+        (("watch", "runs", "--lm-eval", "many", "--lm-eval-option", "shards"), ("NAME=VALUE",)),
+        (("evaluations", "runs", "--against", "step_30"), ("step_30", "step_20")),
+        (("evaluations", "runs", "--against", "tasks/both.yaml"), ("both.yaml", "lm-evaluation-harness")),
+        (("evaluations", "runs", "--against", "step_20"), ("step_20", "--checkpoint")),
+    ],
+)
+def test_mistakes_are_explained(evaluated: Evaluated, words: tuple[str, ...], facts: tuple[str, ...]) -> None:
+    text = evaluated.run(*words, check=False)
+    assert "Traceback" not in text
+    check_facts(text, *facts)
