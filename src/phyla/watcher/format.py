@@ -27,6 +27,7 @@ _TICK_NS = 20_000_000
 different resolution, and an empty file is never written to."""
 _COMPANION = re.compile(
     r"(training_args|optim(izer)?|scheduler|scaler|rng_state|random_states)(_?(rank_?)?\d+)*\.(bin|pt|pth|pkl)"
+    r"|.*(replay_buffer|vec_?normalize).*\.(pkl|pickle)"
 )
 
 

@@ -21,9 +21,9 @@ Place: TypeAlias = "Path | Remote"
 """A directory that is watched, or a path in it; a format needs `/`, `name`, `is_dir`, `open` and `read_bytes`."""
 GONE = (FileNotFoundError, NotADirectoryError)
 TEMPORARY = re.compile(
-    r"\A(\.|tmp[-_])"
+    r"\A(\.|tmp[-_.])"
     r"|\.orbax-checkpoint-tmp|\.tmp[.-]"
-    r"|(\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
+    r"|([-_]tmp|\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
     re.IGNORECASE,
 )
 """Names of hidden entries, and of unfinished ones."""

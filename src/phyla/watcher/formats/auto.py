@@ -1,6 +1,5 @@
 """Any entry of the root, by the strictest format that recognizes it."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -12,15 +11,12 @@ from phyla.watcher.format import (
     CheckpointFormat,
     Verdict,
     check_all,
-    check_file,
-    is_companion,
     load_formats,
     worst,
 )
+from phyla.watcher.formats.layouts import Layouts, check_parts, is_near
 from phyla.watcher.formats.step_source import StepFrom
 from phyla.watcher.listing import Listing, Place, Root
-
-_RANK = re.compile(r"mp_rank_\d+.*")
 
 
 @final
@@ -43,6 +39,10 @@ class Auto(CheckpointFormat):
     rank: ClassVar[int] = 3
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
+        layouts = Layouts(root)
+        return [layouts.wrap(candidate) for candidate in self._entries(root)]
+
+    def _entries(self, root: Root) -> Iterable[Candidate]:
         kinds = load_formats()
         checks: dict[str, Check] = {}
         for kind in reversed(kinds):
@@ -54,7 +54,7 @@ class Auto(CheckpointFormat):
                 yield Candidate.entry(folder, check_all)
             elif folder in checks:
                 yield Candidate.entry(folder, checks[folder])
-            elif any(path.endswith(endings) and _is_near(path) for path in root.inside(folder)):
+            elif any(is_near(path, endings) for path in root.inside(folder)):
                 yield Candidate.entry(folder, _weights_somewhere)
         paths: set[str] = set()
         for candidate in chain.from_iterable(kind.files(root) for kind in kinds):
@@ -63,13 +63,5 @@ class Auto(CheckpointFormat):
                 yield candidate
 
 
-def _is_near(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return not is_companion(name) and (not folder or _RANK.fullmatch(folder) is not None)
-
-
 def _weights_somewhere(root: Place, listed: Listing) -> Verdict:
-    endings = tuple(ending for kind in load_formats() for ending in kind.endings)
-    files = [file for file in listed.files if file.name.endswith(endings)]
-    verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)
-    return worst([verdict, Verdict.settling("it is unknown which files belong to it")])
+    return worst([check_parts(root, listed), Verdict.settling("it is unknown which files belong to it")])
