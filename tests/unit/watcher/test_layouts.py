@@ -7,27 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from foreign import QUIET_S, START, index, safetensors, scans, torch_zip
+from foreign import QUIET_S, START, index, safetensors, save, scans, write
 from phyla.watcher import get_format
 
 LATER = START + QUIET_S
-
-
-def write(path: Path, content: bytes | str = b"1", *, at: float | None = None) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    if at is not None:
-        os.utime(path, (at, at))
-    return path
-
-
-def save(path: Path, *storages: bytes, at: float | None = None) -> Path:
-    """Write a file of `torch.save`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch_zip(path, {str(number): data for number, data in enumerate(storages or (b"1",))})
-    if at is not None:
-        os.utime(path, (at, at))
-    return path
 
 
 def save_distributed(folder: Path) -> None:
@@ -138,3 +121,98 @@ def test_prime_rl(tmp_path: Path) -> None:
     assert auto(tmp_path, LATER) == {"step_100": (100, True), "step_200": (200, False)}
     write(tmp_path / "step_200/STABLE", b"")
     assert auto(tmp_path) == {"step_100": (100, True), "step_200": (200, True)}
+
+
+# --- files that name the newest whole checkpoint, and ranks
+
+DEEPSPEED = "zero_pp_rank_{rank}_mp_rank_00_model_states.pt"
+TRACKED = [
+    ("latest_checkpointed_iteration.txt", "{}", "iter_{:07d}", "mp_rank_{rank:02d}/model_optim_rng.pt"),
+    ("latest_checkpointed_iteration.txt", "{}", "global_step_{}", "actor/model_world_size_2_rank_{rank}.pt"),
+    ("latest", "global_step{}", "global_step{}", DEEPSPEED),
+]
+
+
+def save_ranks(folder: Path, path: str, *ranks: int, at: float) -> None:
+    for rank in ranks:
+        save(folder / path.format(rank=rank), at=at)
+
+
+@pytest.mark.parametrize(("tracker", "text", "name", "path"), TRACKED)
+def test_a_tracker_says_what_is_finished(tracker: str, text: str, name: str, path: str, tmp_path: Path) -> None:
+    for step, at in ((100, 500.0), (200, 600.0)):
+        save_ranks(tmp_path / name.format(step), path, 0, 1, at=at)
+    write(tmp_path / tracker, text.format(200) + "\n", at=601.0)
+    save_ranks(tmp_path / name.format(300), path, 0, at=700.0)
+    wanted = {name.format(step): (step, True) for step in (100, 200)}
+    assert auto(tmp_path) == wanted | {name.format(300): (300, False)}
+    assert auto(tmp_path, LATER)[name.format(300)] == (300, False)
+    save_ranks(tmp_path / name.format(300), path, 1, at=720.0)
+    assert not auto(tmp_path, LATER)[name.format(300)][1]
+    write(tmp_path / tracker, text.format(300), at=721.0)
+    assert auto(tmp_path) == wanted | {name.format(300): (300, True)}
+
+
+def test_a_checkpoint_that_is_written_again_below_its_tracker_must_be_quiet(tmp_path: Path) -> None:
+    for step in (100, 200):
+        save_ranks(tmp_path / f"iter_{step}", "mp_rank_{rank:02d}/w.pt", 0, 1, at=500.0)
+    write(tmp_path / "latest_checkpointed_iteration.txt", "200", at=501.0)
+    save_ranks(tmp_path / "iter_200", "mp_rank_{rank:02d}/w.pt", 0, at=510.0)
+    assert auto(tmp_path) == {"iter_100": (100, True), "iter_200": (200, False)}
+    assert auto(tmp_path, LATER)["iter_200"] == (200, True)
+
+
+def test_a_tracker_counts_more_than_the_number_of_ranks_before(tmp_path: Path) -> None:
+    save_ranks(tmp_path / "iter_100", "mp_rank_{rank:02d}/w.pt", 0, 1, at=500.0)
+    save_ranks(tmp_path / "iter_200", "mp_rank_{rank:02d}/w.pt", 0, at=510.0)
+    write(tmp_path / "latest_checkpointed_iteration.txt", "200", at=511.0)
+    assert auto(tmp_path) == {"iter_100": (100, True), "iter_200": (200, True)}
+
+
+@pytest.mark.parametrize("text", ["release", "", "\xff", "9" * 30, "best", "x" * 300])
+def test_a_tracker_that_names_no_step_changes_nothing(text: str, tmp_path: Path) -> None:
+    save_ranks(tmp_path / "iter_100", "mp_rank_{rank:02d}/w.pt", 0, at=500.0)
+    write(tmp_path / "latest_checkpointed_iteration.txt", text, at=400.0)
+    write(tmp_path / "latest", text, at=400.0)
+    assert auto(tmp_path) == {"iter_100": (100, False)}
+    assert auto(tmp_path, LATER) == {"iter_100": (100, True)}
+
+
+def test_a_link_to_the_last_checkpoint_says_that_it_is_finished_and_holds_nothing_back(tmp_path: Path) -> None:
+    for step in (100, 200):
+        save_ranks(tmp_path / f"{step:06d}", "pretrained_model/w.pt", 0, at=500.0 + step)
+    (tmp_path / "last").symlink_to("000100")
+    os.utime(tmp_path / "last", (601.0, 601.0), follow_symlinks=False)
+    save_ranks(tmp_path / "000200", "training_state/rank_{rank}.pt", 0, at=700.0)
+    assert auto(tmp_path)["000100"] == (100, True)
+    assert auto(tmp_path, LATER)["000200"] == (200, True)
+
+
+def test_without_a_tracker_the_ranks_of_the_step_before_are_waited_for(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_ranks(tmp_path / f"step_{step}", "mp_rank_{rank:02d}/w.pt", 0, 1, 2, at=500.0 + step)
+    save_ranks(tmp_path / "step_3", "mp_rank_{rank:02d}/w.pt", 0, 2, at=510.0)
+    found = scans(get_format("auto", quiet_s=QUIET_S), tmp_path)
+    found()
+    late = found(LATER)
+    assert {name: item.ready for name, item in late.items()} == {"step_1": True, "step_2": True, "step_3": False}
+    assert late["step_3"].why == "mp_rank_01/w.pt is missing, which step_2 has"
+    save_ranks(tmp_path / "step_3", "mp_rank_{rank:02d}/w.pt", 1, at=511.0)
+    assert found(LATER + 1)["step_3"].ready
+    # With fewer ranks from now on: the next one shows that this one was finished.
+    save_ranks(tmp_path / "step_4", "mp_rank_{rank:02d}/w.pt", 0, 1, at=520.0)
+    assert not found(LATER + 99)["step_4"].ready
+    save_ranks(tmp_path / "step_5", "mp_rank_{rank:02d}/w.pt", 0, 1, at=530.0)
+    found(LATER + 100)
+    assert found(LATER + 200)["step_4"].ready
+
+
+def test_files_of_ranks_are_one_checkpoint(tmp_path: Path) -> None:
+    save_ranks(tmp_path, "model_100_rank{rank}.pt", 0, at=500.0)
+    assert auto(tmp_path) == {"model_100_rank*.pt": (100, False)}
+    save_ranks(tmp_path, "model_100_rank{rank}.pt", 1, at=500.0)
+    assert auto(tmp_path, LATER) == {"model_100_rank*.pt": (100, True)}
+    save_ranks(tmp_path, "model_200_rank{rank}.pt", 0, at=600.0)
+    assert auto(tmp_path, LATER) == {"model_100_rank*.pt": (100, True), "model_200_rank*.pt": (200, False)}
+    save_ranks(tmp_path, "model_200_rank{rank}.pt", 1, at=601.0)
+    assert auto(tmp_path)["model_200_rank*.pt"] == (200, True)
