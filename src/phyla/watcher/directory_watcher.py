@@ -21,6 +21,7 @@ from phyla.errors import (
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.validation import check
+from phyla.watcher.aliases import resolve
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import (
@@ -99,6 +100,7 @@ class DirectoryWatcher:
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
+        self._aliases: set[str] = set()
         self._first: frozenset[str] = frozenset()
         self._copied: set[str] = set()
         self._held: frozenset[int] = frozenset()
@@ -121,6 +123,7 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
+            scanned = resolve(self.root, scanned, now=now, quiet_s=self.kind.quiet_s)
             # A missing directory does not count as empty.
             had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():
@@ -142,6 +145,7 @@ class DirectoryWatcher:
         self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
         self._take(items, now)
         self._report_pending()
+        self._report_aliases(items)
         self._report_vanished(items)
         self._looks += 1
         self._perhaps_end(items, now, done=done)
@@ -266,6 +270,8 @@ class DirectoryWatcher:
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
         if not (item.ready or item.bad) or self._refused.get(item.name) == item.fingerprint:
             return False
+        if item.alias is not None:
+            return False
         if before is None or before.fingerprint != item.fingerprint:
             return True
         if before.state is CheckpointState.READY:
@@ -338,6 +344,15 @@ class DirectoryWatcher:
             written_at=item.modified_at,
             error=error,
         )
+
+    def _report_aliases(self, items: Mapping[str, Found]) -> None:
+        """Say once of each name that it is a copy; such names follow the newest checkpoint, or the best."""
+        for item in items.values():
+            if item.alias is not None and item.name not in self._aliases:
+                name, original = escape_name(item.name), escape_name(item.alias)
+                message = f"{name} holds the same weights as {original}, so it is not evaluated again"
+                self.sink.note("alias", message)
+                self._aliases.add(item.name)
 
     def _report_vanished(self, items: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest().items() if name not in items]
