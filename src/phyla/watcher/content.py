@@ -1,4 +1,4 @@
-"""What the weights of a foreign checkpoint are, by the checksums in its files, without reading all of them."""
+"""Whether foreign checkpoints have the same weights, by what their files record, without reading all of them."""
 
 import hashlib
 import re
@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import IO
 
 from phyla.errors import CheckpointStorageFailed
+from phyla.records import Checkpoint
 from phyla.watcher.format import is_companion
 from phyla.watcher.formats.siblings import endings
 from phyla.watcher.formats.weights import SAFETENSORS_ENDING, tensors
-from phyla.watcher.listing import File, Place, listing
+from phyla.watcher.listing import File, Listing, Place, listing
 
 _REMEMBERED = 2**14
 _ZIP_START = b"PK\x03\x04"
@@ -36,6 +37,17 @@ def digest(root: Place, paths: tuple[str, ...], fingerprint: str) -> str | None:
         lines = [f"{file.relative[inside:]}\0{_digest_file(root, file) or file.inode}" for file in files]
         return _hash(lines) if lines else None
     return None
+
+
+def find_added(root: Place, paths: tuple[str, ...], before: Checkpoint) -> list[str]:
+    """Return the files that a checkpoint has and had not before; none if anything else changed, or the weights."""
+    with suppress(OSError, CheckpointStorageFailed):
+        files = listing(root, paths).files
+        old = tuple(file for file in files if file.modified_ns / 1e9 <= before.written_at)
+        added = [file for file in files if file not in old]
+        if Listing(old).fingerprint == before.fingerprint and not any(map(_has_weights, added)):
+            return [file.relative for file in added]
+    return []
 
 
 def _has_weights(file: File) -> bool:

@@ -18,10 +18,11 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
 )
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
+from phyla.records import GROWS, Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.validation import check
 from phyla.watcher.aliases import resolve
+from phyla.watcher.content import find_added
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import (
@@ -143,6 +144,7 @@ class DirectoryWatcher:
             self._take_up(now)
         self._previous = items
         self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
+        self._report_added(items)
         self._take(items, now)
         self._report_pending()
         self._report_aliases(items)
@@ -189,11 +191,14 @@ class DirectoryWatcher:
         if isinstance(self.root, Remote):
             return
         names = {snapshot_name(seen) for seen in self._rows.values()}
+        identities = {seen.identity for seen in self._rows.values()}  # files may have been added since
         for base in sorted(whole(self.snapshots)):
             for there in () if base.name in names else self.kind.scan(base, now=now, previous={}):
                 item = replace(there, fingerprint=original(base, there))
-                if not item.bad and snapshot_name(item) == base.name:
-                    key = f"{self.run.id}:{identity(base, there)}"
+                if item.bad or snapshot_name(item) != base.name:
+                    continue
+                key = f"{self.run.id}:{identity(base, there)}"
+                if key not in identities:
                     path = str(snapshot_path(self.snapshots, item))
                     self._pending.append(replace(self._make_row(item), identity=key, path=path, snapshot=True))
                     self._copied.add(item.fingerprint)  # when it was written is not known
@@ -344,6 +349,22 @@ class DirectoryWatcher:
             written_at=item.modified_at,
             error=error,
         )
+
+    def _report_added(self, items: Mapping[str, Found]) -> None:
+        """Record files that were added to registered checkpoints and have no weights, such as a tokenizer."""
+        for name, seen in self._newest().items():
+            item = items.get(name)
+            if item is None or not (item.ready and seen.usable) or item.fingerprint == seen.fingerprint:
+                continue
+            added = find_added(self.root, item.paths, seen)
+            row = self._take_item(item) if added else None
+            if row is None or row.error is not None:
+                continue
+            changed = {name: getattr(row, name) for name in GROWS}
+            self._rows[seen.id] = replace(seen, **changed)
+            self._observe([self._rows[seen.id]])
+            names, of = escape_name(", ".join(added)), escape_name(seen.name)
+            self.sink.note("added", f"{names} came later; {of} has the same weights, so it is not evaluated again")
 
     def _report_aliases(self, items: Mapping[str, Found]) -> None:
         """Say once of each name that it is a copy; such names follow the newest checkpoint, or the best."""

@@ -8,7 +8,7 @@ import phyla
 from phyla.controller import Sightings
 from phyla.records import StudyKind
 from phyla.store import open_store
-from phyla.watcher import DirectoryWatcher, Following, get_format
+from phyla.watcher import DirectorySources, DirectoryWatcher, Following, get_format
 
 QUIET_S = 30.0
 
@@ -51,6 +51,10 @@ class WatchedDirectory:
         self.now += after_s
         self.watcher.look()
         return [(seen.name, seen.step) for seen in self._sightings.seen()]
+
+    def checkpoint(self) -> Path:
+        """Return where workers find the newest checkpoint."""
+        return DirectorySources(self.root).path(self._sightings.seen()[-1])
 
     def events(self) -> list[str]:
         """Return the messages so far."""
