@@ -5,7 +5,7 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 clock. Hyperparameters are flat mappings with slashed names.
 """
 
-from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
+from phyla.records.checkpoint import GROWS, Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.evaluation import (
     ACTION,

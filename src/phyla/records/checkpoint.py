@@ -6,6 +6,9 @@ from typing import final
 
 from phyla.records.names import FileName
 
+GROWS = ("path", "snapshot", "fingerprint", "size_bytes", "written_at")
+"""What changes in a foreign checkpoint when its files move, or when files without weights are added."""
+
 
 class CheckpointState(StrEnum):
     """Whether a checkpoint's bytes can be used.

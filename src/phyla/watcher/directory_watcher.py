@@ -18,9 +18,11 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
 )
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
+from phyla.records import GROWS, Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.validation import check
+from phyla.watcher.aliases import resolve
+from phyla.watcher.content import find_added
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import (
@@ -99,6 +101,7 @@ class DirectoryWatcher:
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
+        self._aliases: set[str] = set()
         self._first: frozenset[str] = frozenset()
         self._copied: set[str] = set()
         self._held: frozenset[int] = frozenset()
@@ -121,6 +124,7 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
+            scanned = resolve(self.root, scanned, now=now, quiet_s=self.kind.quiet_s)
             # A missing directory does not count as empty.
             had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():
@@ -140,8 +144,10 @@ class DirectoryWatcher:
             self._take_up(now)
         self._previous = items
         self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
+        self._report_added(items)
         self._take(items, now)
         self._report_pending()
+        self._report_aliases(items)
         self._report_vanished(items)
         self._looks += 1
         self._perhaps_end(items, now, done=done)
@@ -185,11 +191,14 @@ class DirectoryWatcher:
         if isinstance(self.root, Remote):
             return
         names = {snapshot_name(seen) for seen in self._rows.values()}
+        identities = {seen.identity for seen in self._rows.values()}  # files may have been added since
         for base in sorted(whole(self.snapshots)):
             for there in () if base.name in names else self.kind.scan(base, now=now, previous={}):
                 item = replace(there, fingerprint=original(base, there))
-                if not item.bad and snapshot_name(item) == base.name:
-                    key = f"{self.run.id}:{identity(base, there)}"
+                if item.bad or snapshot_name(item) != base.name:
+                    continue
+                key = f"{self.run.id}:{identity(base, there)}"
+                if key not in identities:
                     path = str(snapshot_path(self.snapshots, item))
                     self._pending.append(replace(self._make_row(item), identity=key, path=path, snapshot=True))
                     self._copied.add(item.fingerprint)  # when it was written is not known
@@ -266,6 +275,8 @@ class DirectoryWatcher:
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
         if not (item.ready or item.bad) or self._refused.get(item.name) == item.fingerprint:
             return False
+        if item.alias is not None:
+            return False
         if before is None or before.fingerprint != item.fingerprint:
             return True
         if before.state is CheckpointState.READY:
@@ -338,6 +349,31 @@ class DirectoryWatcher:
             written_at=item.modified_at,
             error=error,
         )
+
+    def _report_added(self, items: Mapping[str, Found]) -> None:
+        """Record files that were added to registered checkpoints and have no weights, such as a tokenizer."""
+        for name, seen in self._newest().items():
+            item = items.get(name)
+            if item is None or not (item.ready and seen.usable) or item.fingerprint == seen.fingerprint:
+                continue
+            added = find_added(self.root, item.paths, seen)
+            row = self._take_item(item) if added else None
+            if row is None or row.error is not None:
+                continue
+            changed = {name: getattr(row, name) for name in GROWS}
+            self._rows[seen.id] = replace(seen, **changed)
+            self._observe([self._rows[seen.id]])
+            names, of = escape_name(", ".join(added)), escape_name(seen.name)
+            self.sink.note("added", f"{names} came later; {of} has the same weights, so it is not evaluated again")
+
+    def _report_aliases(self, items: Mapping[str, Found]) -> None:
+        """Say once of each name that it is a copy; such names follow the newest checkpoint, or the best."""
+        for item in items.values():
+            if item.alias is not None and item.name not in self._aliases:
+                name, original = escape_name(item.name), escape_name(item.alias)
+                message = f"{name} holds the same weights as {original}, so it is not evaluated again"
+                self.sink.note("alias", message)
+                self._aliases.add(item.name)
 
     def _report_vanished(self, items: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest().items() if name not in items]

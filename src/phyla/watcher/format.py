@@ -27,6 +27,7 @@ _TICK_NS = 20_000_000
 different resolution, and an empty file is never written to."""
 _COMPANION = re.compile(
     r"(training_args|optim(izer)?|scheduler|scaler|rng_state|random_states)(_?(rank_?)?\d+)*\.(bin|pt|pth|pkl)"
+    r"|.*(replay_buffer|vec_?normalize).*\.(pkl|pickle)"
 )
 
 
@@ -47,6 +48,7 @@ class Found:
         modified_at: newest change of its files by the file system's clock, in seconds since the epoch.
         unchanged_since: when a scan first saw this fingerprint; `modified_at` for what was old by then.
         unreadable: the system refused to show it; that may end without any change of its fingerprint.
+        alias: the checkpoint whose weights it holds, too; None for one of its own.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Found:
     modified_at: float
     unchanged_since: float
     unreadable: bool = False
+    alias: str | None = None
 
 
 class Finish(IntEnum):

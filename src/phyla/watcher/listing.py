@@ -21,9 +21,9 @@ Place: TypeAlias = "Path | Remote"
 """A directory that is watched, or a path in it; a format needs `/`, `name`, `is_dir`, `open` and `read_bytes`."""
 GONE = (FileNotFoundError, NotADirectoryError)
 TEMPORARY = re.compile(
-    r"\A(\.|tmp[-_])"
+    r"\A(\.|tmp[-_.])"
     r"|\.orbax-checkpoint-tmp|\.tmp[.-]"
-    r"|(\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
+    r"|([-_]tmp|\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
     re.IGNORECASE,
 )
 """Names of hidden entries, and of unfinished ones."""
@@ -161,13 +161,15 @@ class Root:
     """The entries of a watched directory, listed once, and looked into when asked for; none if it does not exist.
 
     Hidden and temporary entries, sockets and the like, and links to another entry of the same directory (as
-    `latest` often is) are left out. One that exists and cannot be listed raises CheckpointStorageFailed.
+    `latest` often is) are left out; `links` has the target of each of these links, and when it was made. One that
+    exists and cannot be listed raises CheckpointStorageFailed.
     """
 
     def __init__(self, path: Place) -> None:
         self.path = path
         self.files: dict[str, File] = {}
         self.folders: list[str] = []
+        self.links: dict[str, tuple[str, int]] = {}
         self._listings: dict[str, Listing | None] = {}
         if not isinstance(path, Path):
             self.files, self._listings = path.entries()
@@ -186,7 +188,9 @@ class Root:
             with suppress(OSError, RuntimeError):
                 if TEMPORARY.search(item.name):
                     continue
-                if item.is_symlink() and Path(item.path).resolve().parent == path.resolve():
+                target = Path(item.path).resolve() if item.is_symlink() else None
+                if target is not None and target.parent == path.resolve():
+                    self.links[item.name] = (target.name, item.stat(follow_symlinks=False).st_mtime_ns)
                     continue
                 if item.is_dir():
                     self.folders.append(item.name)

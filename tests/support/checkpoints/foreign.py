@@ -1,6 +1,7 @@
 """Files as foreign programs write them, made by hand, and scans of them."""
 
 import json
+import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -70,3 +71,20 @@ def trainer(root: Path, step: int, *, told: Any = None) -> Path:
     torch_zip(folder / "optimizer.pt", {"0": b"12"})
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step if told is None else told}))
     return folder
+
+
+def write(path: Path, content: bytes | str = b"1", *, at: float | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if at is not None:
+        os.utime(path, (at, at))
+    return path
+
+
+def save(path: Path, *storages: bytes, at: float | None = None) -> Path:
+    """Write a file of `torch.save`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch_zip(path, {str(number): data for number, data in enumerate(storages or (b"1",))})
+    if at is not None:
+        os.utime(path, (at, at))
+    return path

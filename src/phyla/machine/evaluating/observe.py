@@ -16,6 +16,7 @@ from phyla.machine.jobs import change_state
 from phyla.machine.published_states import give_no_score, without_states_on
 from phyla.machine.view import View
 from phyla.records import (
+    GROWS,
     Checkpoint,
     CheckpointKind,
     CheckpointState,
@@ -49,13 +50,15 @@ def observe(
     Args:
         view: the study.
         suites: the suites to run on its checkpoints.
-        checkpoint: with an `error` it is quarantined; with an id only its new path is recorded.
+        checkpoint: with an `error` it is quarantined; with an id it is known, and what was added or moved since is
+            recorded.
         first_look: whether it may be older than the watch.
         rewinds: whether a lower step means that training was rewound; not for copies, whose times are unreliable.
         fitness: name of the suite that scores the trial.
     """
     if checkpoint.id:
-        return [Update(replace(view.seen(checkpoint.id), path=checkpoint.path))]
+        changed = {name: getattr(checkpoint, name) for name in GROWS}
+        return [Update(replace(view.seen(checkpoint.id), **changed))]
     old = view.find_seen(checkpoint.name, checkpoint.index)
     if old is not None and _same(old, checkpoint):
         return []

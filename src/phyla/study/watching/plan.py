@@ -92,14 +92,16 @@ def plan(
 def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: str) -> list[tuple[str, str, int]]:
     """Return name, fingerprint and step of the checkpoints that are there; -1 for a step that is not known."""
     if target.directory is not None:
+        from phyla.watcher.aliases import resolve
         from phyla.watcher.remote import Remote
 
         root = Remote(target.directory) if isinstance(target.directory, str) else target.directory
-        scan = scanner.scan(root, now=settings.system_clock(), previous={})
+        now = settings.system_clock()
+        scan = resolve(root, scanner.scan(root, now=now, previous={}), now=now, quiet_s=scanner.quiet_s)
         return [
             (item.name, item.fingerprint, -1 if item.step is None else item.step)
             for item in scan
-            if not item.bad and item.name != done
+            if not item.bad and item.alias is None and item.name != done
         ]
     assert target.study is not None
     live = store.look(target.study.id, queries.checkpoints, state=CheckpointState.LIVE)

@@ -1,6 +1,5 @@
 """Any entry of the root, by the strictest format that recognizes it."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -12,15 +11,14 @@ from phyla.watcher.format import (
     CheckpointFormat,
     Verdict,
     check_all,
-    check_file,
-    is_companion,
     load_formats,
     worst,
 )
+from phyla.watcher.formats.layouts import Layouts, check_parts, is_near
+from phyla.watcher.formats.siblings import Siblings, endings, join_ranks
 from phyla.watcher.formats.step_source import StepFrom
+from phyla.watcher.formats.torch import TorchFiles
 from phyla.watcher.listing import Listing, Place, Root
-
-_RANK = re.compile(r"mp_rank_\d+.*")
 
 
 @final
@@ -30,8 +28,9 @@ class Auto(CheckpointFormat):
 
     What a directory holds decides. One named `checkpoint-N` waits for its `trainer_state.json`; if none comes
     in the quiet period and nothing else in it is the Trainer's, it is judged by its weights alone. Other
-    directories with weights directly in them, or in `mp_rank_*`, are ready when none is cut off and they are
-    quiet. Everything else (logs, configuration, directories of runs) is no checkpoint.
+    directories with weights directly in them, or in parts such as `mp_rank_*`, are ready when they have all files
+    that the ones before have; the first, when it is quiet. Files of several ranks are one checkpoint. Everything
+    else (logs, configuration, directories of runs) is no checkpoint.
     """
 
     name: ClassVar[str] = "auto"
@@ -43,33 +42,39 @@ class Auto(CheckpointFormat):
     rank: ClassVar[int] = 3
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
+        rule = self.step if self.step.file is None else StepFrom()
+        closed, others = self._folders(root)
+        files, ranks = join_ranks(self._files(root))
+        siblings = Siblings(root, [*others, *ranks], rule)
+        layouts = Layouts(root, rule)
+        return [layouts.wrap(candidate) for candidate in (*closed, *siblings.wrapped(), *files)]
+
+    def _folders(self, root: Root) -> tuple[list[Candidate], list[Candidate]]:
+        """Return the directories whose format has a file that is written last, and the others."""
         kinds = load_formats()
         checks: dict[str, Check] = {}
-        for kind in reversed(kinds):
+        others = {folder: check for kind in reversed(kinds) for folder, check in kind.folders(root).items()}
+        closing = [kind for kind in kinds if kind.rank < TorchFiles.rank]
+        for kind in reversed(closing):
             checks.update(kind.folders(root))
-        endings = tuple(ending for kind in kinds for ending in kind.endings)
         for folder in root.folders:
             if root.is_closed(folder) and StepFrom().of_name(folder) is not None:
                 # It is reported with the reason; other closed directories, such as lost+found, are ignored.
-                yield Candidate.entry(folder, check_all)
-            elif folder in checks:
-                yield Candidate.entry(folder, checks[folder])
-            elif any(path.endswith(endings) and _is_near(path) for path in root.inside(folder)):
-                yield Candidate.entry(folder, _weights_somewhere)
+                checks[folder] = check_all
+            elif folder not in others and any(is_near(path, endings()) for path in root.inside(folder)):
+                others[folder] = _weights_somewhere
+        return (
+            [Candidate.entry(*pair) for pair in checks.items()],
+            [Candidate.entry(folder, check) for folder, check in others.items() if folder not in checks],
+        )
+
+    def _files(self, root: Root) -> Iterable[Candidate]:
         paths: set[str] = set()
-        for candidate in chain.from_iterable(kind.files(root) for kind in kinds):
+        for candidate in chain.from_iterable(kind.files(root) for kind in load_formats()):
             if paths.isdisjoint(candidate.paths):
                 paths.update(candidate.paths)
                 yield candidate
 
 
-def _is_near(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return not is_companion(name) and (not folder or _RANK.fullmatch(folder) is not None)
-
-
 def _weights_somewhere(root: Place, listed: Listing) -> Verdict:
-    endings = tuple(ending for kind in load_formats() for ending in kind.endings)
-    files = [file for file in listed.files if file.name.endswith(endings)]
-    verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)
-    return worst([verdict, Verdict.settling("it is unknown which files belong to it")])
+    return worst([check_parts(root, listed), Verdict.settling("it is unknown which files belong to it")])

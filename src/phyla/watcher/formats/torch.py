@@ -2,25 +2,31 @@
 
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, ClassVar, final
 
-from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, check_all
 from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, storages
 from phyla.watcher.formats.weights import TORCH_ENDINGS, TORCH_INDEX, check_folder, weight_files
-from phyla.watcher.listing import Root
+from phyla.watcher.listing import File, Place, Root
 
 _ZIP_START = b"PK\x03\x04"
+_POLICY_ENDING, _POLICY_LAST = ".zip", "_stable_baselines3_version"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TorchFiles(CheckpointFormat):
-    """Files named `*.pt`, `*.pth`, `*.ckpt` or `*.bin`, directly in the root.
+    """Files named `*.pt`, `*.pth`, `*.pth.tar`, `*.ckpt` or `*.bin`, directly in the root.
 
     `torch.save` writes straight to the final name. Its archive ends with a directory of its members, which
     is there only at the end, and describes every storage that must be in it. Whatever else has such a name, such
     as files of torch before 1.6, is ready when it is quiet.
+
+    A policy of Stable-Baselines3 is an archive `*.zip` that begins with a member `data`; the version of the
+    library is written after the weights.
     """
 
     name: ClassVar[str] = "torch"
@@ -34,7 +40,12 @@ class TorchFiles(CheckpointFormat):
 
     @classmethod
     def files(cls, root: Root) -> Iterable[Candidate]:
-        return weight_files(root, cls.endings, TORCH_INDEX)
+        policies = [
+            Candidate.entry(name, check_all)
+            for name, file in root.files.items()
+            if name.endswith(_POLICY_ENDING) and _is_policy(root.path, file)
+        ]
+        return [*weight_files(root, cls.endings, TORCH_INDEX), *policies]
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         return self.files(root)
@@ -45,6 +56,15 @@ class TorchFiles(CheckpointFormat):
         if len(start) < len(_ZIP_START) and _ZIP_START.startswith(start):
             return Verdict.partial(f"{name} has {len(start)} bytes")
         return _check_zip(name, file) if start == _ZIP_START else None
+
+
+@lru_cache(2**14)
+def _is_policy(folder: Place, file: File) -> bool:
+    """Return whether the first member of an archive is that of a policy, even if the rest is not written yet."""
+    start = b""
+    with suppress(OSError), (folder / file.relative).open("rb") as opened:
+        start = opened.read(34)
+    return start[:4] == _ZIP_START and start[26:28] == b"\x04\x00" and start[30:] == b"data"
 
 
 def _check_zip(name: str, file: IO[bytes]) -> Verdict:
@@ -59,6 +79,8 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
     described = [member for key, member in members.items() if key.endswith("/data.pkl") and key.count("/") == 1]
     if not described and any(key.endswith("/.data/serialization_id") for key in members):
         return Verdict.partial(f"{name} was closed by torch.save while still empty")
+    if "data" in members and _POLICY_LAST not in members:
+        return Verdict.settling(f"{name} lacks {_POLICY_LAST}, which is written after the weights")
     if not described or described[0].file_size > PICKLE_BYTES_AT_MOST:
         return Verdict.complete(f"{name} has its directory of {len(members)} members")
     member = described[0]

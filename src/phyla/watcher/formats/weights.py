@@ -27,7 +27,7 @@ from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, extents
 from phyla.watcher.listing import File, Listing, Place, Root
 
 SAFETENSORS_ENDING = ".safetensors"
-TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
+TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar", ".pt.tar")
 SAFETENSORS_INDEX, TORCH_INDEX = ".safetensors.index.json", ".bin.index.json"
 
 _HEADER_BYTES_AT_MOST = 100_000_000
