@@ -338,6 +338,14 @@ def test_a_plan_says_what_is_missing_and_changes_nothing(tmp_path: Path) -> None
     assert Look(tmp_path).groups == before.groups
 
 
+def test_a_plan_says_what_to_do_where_nothing_is_recognized(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    output = run(tmp_path, [*watch_words(tmp_path), "--plan"])
+    assert f"no finished checkpoint in {tmp_path}/ckpt: is it the right directory? --format" in output
+    write(tmp_path / "ckpt", 0)
+    assert "no finished checkpoint" not in run(tmp_path, [*watch_words(tmp_path), "--plan"])
+
+
 def test_a_plan_takes_every_nth_checkpoint_as_the_suite_does(tmp_path: Path) -> None:
     for step in (0, 10, 20):
         write(tmp_path / "ckpt", step)

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -455,6 +455,18 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
     unknown = any(row.cells and row.seconds is None for row in rows)
     rest = "; tasks that never ran are not in the estimate" if unknown else ""
     print(f"{format_count(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
+    _print_unrecognized(dict.fromkeys(row.location for row in rows if not row.checkpoints))
+
+
+def _print_unrecognized(directories: Iterable[str]) -> None:
+    """Say what to do about directories in which no checkpoint was recognized."""
+    where = " and ".join(directories)
+    if where:
+        print(
+            f"no finished checkpoint in {where}: is it the right directory? --format quiet accepts any file or "
+            "directory; see also --format marker=NAME and steps=TEMPLATE",
+            file=sys.stderr,
+        )
 
 
 def finish(watched: "Watched") -> int:
@@ -467,13 +479,7 @@ def finish(watched: "Watched") -> int:
     empty = [
         standing.run.location or standing.run.name for standing in watched.standings if not standing.checkpoints
     ]
-    if empty:
-        where = " and ".join(empty)
-        print(
-            f"no finished checkpoint in {where}: is it the right directory? --format quiet accepts any file or "
-            "directory; see also --format marker=NAME and steps=TEMPLATE",
-            file=sys.stderr,
-        )
+    _print_unrecognized(empty)
     print_table(
         ("run", "checkpoint", ">step", "suite", "state", "~why"),
         (

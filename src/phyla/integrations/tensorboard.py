@@ -21,7 +21,8 @@ def write_tensorboard(points: Iterable[Point], run: str, directory: Path) -> int
     """Write points as event files, one TensorBoard run for each series; return how many points there are.
 
     Repeated evaluations are left out. Where several checkpoints of a series have the same step, the newest that
-    has a value counts. Checkpoints whose step is not known are placed by their number.
+    has a value counts. Checkpoints whose step is not known are left out beside others, and else placed by their
+    number.
 
     Args:
         points: ordered as `Evaluations.points` yields them.
@@ -92,7 +93,10 @@ def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
     first = (point for point in points if point.replicate == 0)
     count = 0
     for name, group in groupby(first, key=lambda point: series(base, point)):
-        for step, at in groupby(group, key=lambda point: point.step if point.step >= 0 else point.number):
+        placed = list(group)
+        if any(point.step >= 0 for point in placed):
+            placed = [point for point in placed if point.step >= 0]
+        for step, at in groupby(placed, key=lambda point: point.step if point.step >= 0 else point.number):
             # Of points with the same tag the last one counts.
             newest = {tag(point): point for point in at}
             written_at = max(point.written_at for point in newest.values())

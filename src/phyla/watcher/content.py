@@ -1,6 +1,7 @@
 """Whether foreign checkpoints have the same weights, by what their files record, without reading all of them."""
 
 import hashlib
+import json
 import re
 import zipfile
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import IO
 from phyla.errors import CheckpointStorageFailed
 from phyla.records import Checkpoint
 from phyla.watcher.format import is_companion
+from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, numbers
 from phyla.watcher.formats.siblings import endings
+from phyla.watcher.formats.torch import read_member
 from phyla.watcher.formats.weights import SAFETENSORS_ENDING, tensors
 from phyla.watcher.listing import File, Listing, Place, listing
 
@@ -20,6 +23,7 @@ _ZIP_START = b"PK\x03\x04"
 _STORAGE = re.compile(r"[^/]+/data/\d+")
 _WEIGHTS = (".pth", ".h5", ".npy")
 """Endings of the members that hold weights, in archives of Stable-Baselines3, Keras and NumPy."""
+_STATE = "trainer_state.json"
 _TENSOR_BYTES = 64
 """Of each tensor of a safetensors file, which has no checksums."""
 
@@ -87,3 +91,37 @@ def _digest_archive(file: IO[bytes]) -> str | None:
 
 def _hash(lines: Iterator[str] | list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@lru_cache(_REMEMBERED)
+def counts(root: Place, paths: tuple[str, ...], fingerprint: str) -> dict[str, int]:
+    """Return the integers that a checkpoint records at its top, such as `global_step`; none if it is gone."""
+    del fingerprint  # other files, other numbers
+    unreadable = (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile, CheckpointStorageFailed)
+    with suppress(*unreadable):
+        path = root / paths[0]
+        if path.is_dir():
+            return _integers(json.loads((path / _STATE).read_bytes()))
+        with path.open("rb") as file:
+            return _counts_in(path.name, file)
+    return {}
+
+
+def _counts_in(name: str, file: IO[bytes]) -> dict[str, int]:
+    if name.endswith(SAFETENSORS_ENDING):
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return _integers({key: int(text) for key, text in header["__metadata__"].items() if text.isdecimal()})
+    archive = zipfile.ZipFile(file)
+    for member in archive.infolist():
+        if member.file_size > PICKLE_BYTES_AT_MOST:
+            continue
+        if member.filename == "data":
+            return _integers(json.loads(read_member(archive, member)))
+        if member.filename.partition("/")[2] == "data.pkl":
+            return numbers(read_member(archive, member))
+    return {}
+
+
+def _integers(values: object) -> dict[str, int]:
+    items = values.items() if isinstance(values, dict) else ()
+    return {key: value for key, value in items if isinstance(value, int) and not isinstance(value, bool)}

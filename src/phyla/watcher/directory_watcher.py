@@ -124,7 +124,7 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
-            scanned = resolve(self.root, scanned, now=now, quiet_s=self.kind.quiet_s)
+            scanned = resolve(self.root, self.kind, scanned, now=now)
             # A missing directory does not count as empty.
             had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():

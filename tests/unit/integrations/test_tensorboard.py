@@ -145,3 +145,9 @@ def test_repetitions_stay_out_and_unknown_steps_are_numbers(tmp_path: Path) -> N
     assert write_tensorboard(points, "a/b", tmp_path) == 2
     found = logged(tmp_path)["a_b"]
     assert [one.step for one in found] == [3, 4]
+
+
+def test_unknown_steps_stay_out_beside_known_ones(tmp_path: Path) -> None:
+    points = [replace(POINT, step=-1, number=2, checkpoint="last.ckpt"), replace(POINT, step=100)]
+    assert write_tensorboard(points, "run", tmp_path) == 1
+    assert [point.step for point in logged(tmp_path)["run"]] == [100]

@@ -154,13 +154,14 @@ def read_run_status(evaluated_run: "Evaluations") -> WatchedRunStatus:
 
 
 def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
-    from phyla.watcher import get_format
+    from phyla.watcher import StepFrom, get_format
 
     options: Any = run.config.get("format")
     if newest.trial is not None or not isinstance(options, dict):
         return None
     try:
-        return get_format(**{"name": "auto", **options}).step_rule(newest.name)
+        rule = get_format(**{"name": "auto", **options}).step_rule(newest.name)
+        return StepFrom.describe(rule, newest.step)
     except ConfigurationError:
         # Its format is a plug-in that is not installed here.
         return None

@@ -11,6 +11,7 @@ from phyla import records
 from phyla.formatting import duration, format_count, format_estimate
 from phyla.records import escape_name, summarize_error
 from phyla.terminal import Display
+from phyla.watcher.formats.step_source import StepFrom
 
 if TYPE_CHECKING:
     from phyla.records import Goal
@@ -54,7 +55,7 @@ class ChangeDisplay(Display):
         """Show one change."""
         seen, rule = change.seen, None
         if self._step_rule and seen and seen.trial is None and change.kind in ("seen", "quarantined"):
-            rule = self._step_rule(seen.name)
+            rule = StepFrom.describe(self._step_rule(seen.name), seen.step)
         self._counts["seen" if change.kind == "quarantined" else change.kind] += 1
         self._lag_s = change.lag_s if change.kind == "complete" else self._lag_s
         kind = "" if change.event is None else change.event.kind

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Planned:
     """What one eval task would take: `cells` are shards to compute, `known` are in the ledger.
 
-    The seconds are those of one shard on average, and of all by all workers; None if it never ran.
+    The seconds are those of one shard on average, and of all by all workers; None if it never ran. `location` is
+    the directory, URL or study that is watched, and `checkpoints` how many are there or were seen before.
     """
 
     run: str
@@ -35,6 +36,8 @@ class Planned:
     known: int
     mean_s: float | None
     seconds: float | None
+    location: str
+    checkpoints: int
 
 
 def plan(
@@ -84,6 +87,8 @@ def plan(
                         known=known[suite.name, task.name],
                         mean_s=mean_s,
                         seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
+                        location=str(target.directory or target.name),
+                        checkpoints=len(present) + len(there.seen),
                     )
                 )
     return planned
@@ -97,7 +102,7 @@ def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: 
 
         root = Remote(target.directory) if isinstance(target.directory, str) else target.directory
         now = settings.system_clock()
-        scan = resolve(root, scanner.scan(root, now=now, previous={}), now=now, quiet_s=scanner.quiet_s)
+        scan = resolve(root, scanner, scanner.scan(root, now=now, previous={}), now=now)
         return [
             (item.name, item.fingerprint, -1 if item.step is None else item.step)
             for item in scan

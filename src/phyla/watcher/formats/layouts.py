@@ -69,7 +69,7 @@ def _check_part(folder: Place, files: Mapping[str, File]) -> Verdict:
 
 
 @final
-class Tracker(NamedTuple):
+class NewestWhole(NamedTuple):
     """A file, or link, that names the newest whole checkpoint; its writer updates it after each save.
 
     `holds` is whether newer ones wait for it.
@@ -86,16 +86,16 @@ class Tracker(NamedTuple):
         return self.text.isdecimal() or pattern(self.text) == pattern(name)
 
 
-def _trackers(entries: Root, rule: StepFrom) -> Iterator[Tracker]:
+def _trackers(entries: Root, rule: StepFrom) -> Iterator[NewestWhole]:
     for name in (name for name in TRACKERS if name in entries.files):
         file = entries.files[name]
         if file.size_bytes <= _TRACKER_BYTES_AT_MOST:
             text = (entries.path / name).read_bytes().decode(errors="replace").strip()
             step = int(text) if re.fullmatch(rf"[0-9]{{1,{DIGITS_AT_MOST}}}", text) else rule.of_name(text)
-            yield Tracker(name, text, step, file.modified_ns, holds=True)
+            yield NewestWhole(name, text, step, file.modified_ns, holds=True)
     for name, (target, modified_ns) in entries.links.items():
         if name in LINKS:
-            yield Tracker(name, target, rule.of_name(target), modified_ns, holds=False)
+            yield NewestWhole(name, target, rule.of_name(target), modified_ns, holds=False)
 
 
 @final
@@ -105,7 +105,7 @@ class Layouts:
     def __init__(self, entries: Root, rule: StepFrom) -> None:
         self._entries = entries
         self._rule = rule
-        self._trackers: tuple[Tracker, ...] = ()
+        self._trackers: tuple[NewestWhole, ...] = ()
         with suppress(OSError):
             self._trackers = tuple(_trackers(entries, rule))
         inside = {path for folder in entries.folders for path in entries.inside(folder)}

@@ -10,6 +10,7 @@ PICKLE_BYTES_AT_MOST = 2**24
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+_MARK = object()
 _REFERENCE = object()
 """The place of a persistent id among the words of a pickle."""
 
@@ -72,3 +73,53 @@ def extents(source: bytes | IO[bytes]) -> dict[str, int]:
             case ["relative_path", str(path), "offset", int(offset), "length", int(length)]:
                 lengths[path] = max(lengths.get(path, 0), offset + length)
     return lengths
+
+
+def numbers(source: bytes | IO[bytes]) -> dict[str, int]:
+    """Return the integers directly in a pickled dictionary, by their keys; none if it is no dictionary."""
+    stack: list[object] = []
+    memo: dict[object, object] = {}
+    for code, argument, _ in pickletools.genops(source):
+        if code.name in _PUTS or code.name == "MEMOIZE":
+            memo[len(memo) if code.name == "MEMOIZE" else argument] = stack[-1]
+        elif code.name in _GETS:
+            stack.append(memo.get(argument))
+        elif code.name != "STOP":
+            below, above = _take(stack, code)
+            stack += _results(code, argument, below, above)
+    top = stack[-1] if stack else None
+    items = top.items() if isinstance(top, dict) else ()
+    return {key: value for key, value in items if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def _take(stack: list[object], code: pickletools.OpcodeInfo) -> tuple[list[object], list[object]]:
+    """Take what an instruction takes from a stack: the values below its mark, or without one, and those above."""
+    wanted = code.stack_before
+    if pickletools.markobject not in wanted:
+        start = len(stack) - len(wanted)
+        below, above = stack[start:], list[object]()
+    else:
+        mark = max(place for place, value in enumerate(stack) if value is _MARK)
+        start = mark - wanted.index(pickletools.markobject)
+        below, above = stack[start:mark], stack[mark + 1 :]
+    del stack[start:]
+    return below, above
+
+
+def _results(
+    code: pickletools.OpcodeInfo, argument: object, below: list[object], above: list[object]
+) -> list[object]:
+    """Return what an instruction leaves on a stack: dictionaries, text and integers, None for anything else."""
+    match code.name:
+        case "MARK":
+            return [_MARK]
+        case "EMPTY_DICT" | "DICT" | "SETITEM" | "SETITEMS":
+            made = below[0] if below else {}
+            if isinstance(made, dict):
+                pairs = [*below[1:], *above]
+                named = zip(pairs[::2], pairs[1::2], strict=True)
+                made.update((key, value) for key, value in named if isinstance(key, str))
+            return [made]
+        case _:
+            plain = isinstance(argument, str | int) and not code.stack_before
+            return [argument if plain else None] * len(code.stack_after)

@@ -14,7 +14,7 @@ _NUMBERED = re.compile(rf"{RANK.pattern}|\d+[-_]of[-_]\d+|__\d+(_\d+)?|states?_\
 """Numbers of ranks and shards, which a step leaves as they are."""
 _PIECE = re.compile(r"(?<![A-Za-z0-9])((?:rank|shard)[-_=.]?)\d+(?![0-9])", re.IGNORECASE)
 _COMPARED = 3
-"""How many earlier checkpoints count: one that its writer left unfinished, or another number of ranks, passes."""
+"""How many neighbors count: one that its writer left unfinished, or another number of ranks, passes."""
 _SLACK_NS = 60 * 10**9
 
 
@@ -91,7 +91,7 @@ class Siblings:
             return verdict
         group = self._groups[pattern(name)]
         place = group.index(name)
-        if any(self._listing(later).modified_ns > listed.modified_ns for later in group[place + 1 :]):
+        if any(self._listing(later).modified_ns > listed.modified_ns for later in group[place + 1 :][:_COMPARED]):
             return verdict  # its writer went on
         if not place:
             return worst([verdict, Verdict.settling("it is the first, so it is unknown which files belong to it")])

@@ -91,6 +91,11 @@ class StepFrom:
         """Say in words where the step of a checkpoint of this name comes from."""
         return self._read(name)[1]
 
+    @staticmethod
+    def describe(rule: str, step: int) -> str:
+        """Return a rule for the name of a checkpoint, or where its step comes from if the name has none."""
+        return "as it records itself" if rule.startswith("unknown") and step >= 0 else rule
+
     def _read(self, name: str) -> tuple[int | None, str]:
         if self.file is not None:
             return None, f"{'.'.join(self.keys)} in {self.file}"

@@ -84,13 +84,18 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
     if not described or described[0].file_size > PICKLE_BYTES_AT_MOST:
         return Verdict.complete(f"{name} has its directory of {len(members)} members")
     member = described[0]
-    # torch.save can be configured to omit checksums; zipfile then compares with garbage.
-    member.CRC = None  # type: ignore[assignment]
-    with archive.open(member) as description:
-        wanted = storages(description.read())
+    wanted = storages(read_member(archive, member))
     folder = member.filename.rpartition("/")[0]
     missing = [key for key in wanted if f"{folder}/data/{key}" not in members]
     if missing:
         # torch.save closes the archive properly even when it is interrupted by an exception.
         return Verdict.partial(f"{name} lacks {len(missing)} of {len(wanted)} storages: saving was interrupted")
     return Verdict.complete(f"{name} has its directory and all {len(wanted)} storages")
+
+
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return the content of one member of an archive."""
+    # torch.save can be configured to omit checksums; zipfile then compares with garbage.
+    member.CRC = None  # type: ignore[assignment]
+    with archive.open(member) as opened:
+        return opened.read()
