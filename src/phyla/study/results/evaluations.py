@@ -29,6 +29,7 @@ from phyla.study.places import Places
 from phyla.validation import look_up
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.report import EvaluationData
     from phyla.report.style import Figure
     from phyla.store import Store
@@ -328,6 +329,17 @@ class Evaluations:
         from phyla.integrations.tensorboard import write_tensorboard
 
         return write_tensorboard(self.points(), self.name, Path(directory))
+
+    def write_tracker(self, tracker: "Tracker") -> int:
+        """Write all results of a watched run to a tracker; return how many numbers there are.
+
+        Raises:
+            ImportError: a library is missing.
+            Exception: whatever the tracker raises.
+        """
+        from phyla.study.results.tracker_rows import rebuild
+
+        return rebuild(tracker, self._store, self.run, self.places)
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
