@@ -45,7 +45,7 @@ def follow(
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
-        targets = targets_of(store, paths, name)
+        targets = targets_of(store, paths, name, waits=not watching.following.once)
         for target in targets:
             _take(stack, watching, target)
         destinations = outlets.check([target.name for target in targets], places)
