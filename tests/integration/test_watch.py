@@ -294,10 +294,10 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
     wrong = {
         "is that of": moved,
         f"neither a directory {tmp_path}/nothing nor a study 'nothing'": command(
-            "watch", "nothing", "--suite", "suites.py"
+            "watch", "nothing", "--suite", "suites.py", "--once"
         ),
         f"there is no directory {tmp_path}/nothing/deep ({tmp_path} is there)": command(
-            "watch", "./nothing/deep", "--suite", "suites.py"
+            "watch", "./nothing/deep", "--suite", "suites.py", "--once"
         ),
         f"there is no directory {tmp_path}/nothing (": command(
             "watch", "./nothing", "--suite", "suites.py", "--plan"
@@ -314,6 +314,18 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
         output = run(tmp_path, each, expect=2)
         assert message in output
         assert "Traceback" not in output
+
+
+def test_a_watch_may_start_before_training_makes_its_directory(tmp_path: Path) -> None:
+    words = [tmp_path / "runs" / "ckpt" if word == tmp_path / "ckpt" else word for word in watch_words(tmp_path)]
+    process = start(tmp_path, words)
+    until(lambda: has_run(tmp_path), "the watch has begun")
+    write(tmp_path / "runs" / "ckpt", 1)
+    (tmp_path / "runs" / "ckpt" / "FINISHED").touch()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert output.count("there is no directory") <= 1
+    check_whole(tmp_path, [1])
 
 
 def planned(tmp_path: Path, words: list[object]) -> dict[str, tuple[int, int]]:

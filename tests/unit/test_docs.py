@@ -374,17 +374,35 @@ def test_the_commands_of_the_page_on_clusters_are_understood() -> None:
     text = (DOCS / "how-to/cluster.md").read_text().replace("\\\n", "")
     lines = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
     assert len(lines) >= 8
-    group = typer.main.get_command(app)
     for line in lines:
-        words = shlex.split(line)
-        if "phyla" in words:
-            context = group.make_context("phyla", words[words.index("phyla") + 1 :])
-            name, found, rest = group.resolve_command(  # type: ignore[attr-defined]
-                context, [*context._protected_args, *context.args]
-            )
-            found.make_context(name, rest, parent=context)
-        for script in [word for word in words if word.startswith("examples/")]:
+        understand(shlex.split(line))
+        for script in [word for word in shlex.split(line) if word.startswith("examples/")]:
             assert (ROOT / script).is_file(), line
+
+
+def understand(words: list[str]) -> None:
+    """Parse a command of phyla as its command line does."""
+    group = typer.main.get_command(app)
+    if "phyla" in words:
+        context = group.make_context("phyla", words[words.index("phyla") + 1 :])
+        name, command, rest = group.resolve_command(  # type: ignore[attr-defined]
+            context, [*context._protected_args, *context.args]
+        )
+        command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", ["watch-slurm.md", "watch-torchrun.md", "trackers.md"])
+def test_the_commands_of_pages_on_watching_are_understood(page: str) -> None:
+    text = (DOCS / "how-to" / page).read_text()
+    lines = re.findall(r"^(phyla watch .+?)(?: &)?$", text, re.MULTILINE)
+    assert lines
+    for line in lines:
+        understand(shlex.split(line))
+
+
+def test_the_pages_on_watching_are_short() -> None:
+    for page in ("watch-slurm.md", "watch-torchrun.md"):
+        assert len((DOCS / "how-to" / page).read_text().split()) <= 300
 
 
 def test_every_row_of_the_comparison_of_evaluation_is_a_test() -> None:

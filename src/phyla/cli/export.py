@@ -54,13 +54,18 @@ def export(
     from phyla.study.results.results import trial_row
 
     file = None if output is None else Path(output)
-    if written in ("tensorboard", "wandb", "mlflow") and what is None and trial is None and suite is None:
+    if written in ("tensorboard", "wandb", "mlflow") and trial is None and suite is None:
         opened = options.open_run(ctx, study)
-        if isinstance(opened, Results):
+        population = isinstance(opened, Results)
+        if (what is None and population) or (
+            what in (None, "evaluations") and not population and written != "tensorboard"
+        ):
             _export_runs(opened, written, output)
             return
     if written in ("wandb", "mlflow"):
-        raise UsageError(f"--format {written} exports a whole study with a population; leave out other options")
+        raise UsageError(
+            f"--format {written} exports a whole study, or a whole watched run; leave out other options"
+        )
     binary = written == "tensorboard"
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
@@ -133,8 +138,8 @@ def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
-def _export_runs(results: "Results", written: Format, output: str | None) -> None:
-    """Write the runs of a study, one per member, again: complete, whatever a live tracker missed."""
+def _export_runs(results: "Results | Evaluations", written: Format, output: str | None) -> None:
+    """Write the runs of a study, one per member, or of a watched run: complete, whatever a live tracker missed."""
     from phyla.integrations.tensorboard import replacing
     from phyla.integrations.trackers.mlflow import MLflow
     from phyla.integrations.trackers.tensorboard import TensorBoard

@@ -195,6 +195,13 @@ def watch(
     tensorboard: Annotated[
         Path | None, Option(metavar="DIR", help="Write TensorBoard event files while it runs.")
     ] = None,
+    tracker: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME[=PLACE][#RUN]",
+            help="Log to wandb[=PROJECT], mlflow[=URI] or tensorboard[=DIR]; to an existing RUN; repeatable.",
+        ),
+    ] = None,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed; change nothing.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
@@ -228,6 +235,7 @@ def watch(
             gpus=None if gpus is None else options.split_list(gpus),
             grace_s=grace,
             tensorboard=tensorboard,
+            trackers=tracker or (),
             on_alert=on_alert,
             on_change=display.show,
             on_interrupt=display.interrupted,

@@ -220,7 +220,7 @@ def _run_json(status: "WatchedRunStatus") -> dict[str, Any]:
 
 def _show_run(run: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, suites, lag and errors."""
-    from phyla.study.results.pages.evaluations import run_page
+    from phyla.study.results.pages.evaluations import run_page, running_table
     from phyla.study.results.watched_runs import read_run_status
 
     if as_json:
@@ -235,6 +235,6 @@ def _show_run(run: "Evaluations", *, as_json: bool) -> None:
         )
         return
     page = run_page(run)
-    cells = (cell for cell in run.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
-    print_page(replace(page, sections=[*page.sections, *problem_tables(run, cells)]))
+    cells = [cell for cell in run.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped")]
+    print_page(replace(page, sections=[*page.sections, running_table(cells), *problem_tables(run, cells)]))
     print(f"all eval tasks: {run.places.command('evaluations', run.name)}")

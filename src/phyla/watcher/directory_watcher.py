@@ -156,6 +156,9 @@ class DirectoryWatcher:
         """Describe what a scan missed; None if it saw a checkpoint or none is expected."""
         if self._rows or self.following.once or self.ended:
             return None
+        if isinstance(self.root, Path) and not self.root.is_dir():
+            where = escape_name(str(self.root))
+            return f"there is no directory {where} yet; waiting for training to make it (Ctrl-C stops)"
         unfinished = next(iter(self._previous.values()), None)
         which = "" if unfinished is None else f": {escape_name(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s

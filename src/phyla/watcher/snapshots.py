@@ -215,13 +215,13 @@ def _fill(root: Path, checkpoint: Found, listed: Listing, staged: Path, mode: Mo
 
 
 def check_links(root: Path, target_dir: Path) -> None:
-    """Verify that files of a directory can be hard-linked into another one, which need not exist yet.
+    """Verify that files of a directory can be hard-linked into another one; neither needs to exist yet.
 
     Raises:
         ConfigurationError: they are on different file systems.
     """
-    there = next(path for path in (target_dir, *target_dir.parents) if path.exists())
-    if root.stat().st_dev != there.stat().st_dev:
+    source, there = (next(path for path in (at, *at.parents) if path.exists()) for at in (root, target_dir))
+    if source.stat().st_dev != there.stat().st_dev:
         raise ConfigurationError(_no_links(escape_name(str(root)), target_dir, "it is on another file system"))
 
 
@@ -347,7 +347,7 @@ class DirectorySources:
             name = escape_name(seen.name)
             if not path.exists():
                 raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
-            why = "its files were overwritten in place, and links change with them; use snapshots of copies"
+            why = "its files were overwritten in place, and links change with them; watch with --snapshots copy"
             raise CheckpointChanged(f"checkpoint {name} was changed during evaluation: {why}")
 
 

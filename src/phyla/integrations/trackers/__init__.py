@@ -1,8 +1,12 @@
-"""Trackers log a study's metrics, hyperparameters, lineage and evaluations, one run per member."""
+"""Trackers log a study's metrics, hyperparameters, lineage and evaluations, one run per member.
+
+A watched run has one run, with the evaluations of its checkpoints.
+"""
 
 import hashlib
 import importlib.util
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,27 +26,36 @@ Value: TypeAlias = float | str
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedStudy:
-    """The study whose members have a run each."""
+    """The study whose members have a run each, or the watched run, which has one: that of member 0."""
 
     name: str
     created_at: float
     config: Mapping[str, Any]  # its settings, as JSON
     home: Path  # the default place of trackers
+    watched: bool = False
+    existing: str | None = None  # id of the tracker's run to write to: that of the training which is watched
 
     def run_id(self, member: int | str) -> str:
         """Return the id of a member's run: the same in every process, a new one for a study made from scratch."""
+        if self.existing is not None:
+            return self.existing
         digest = hashlib.sha256(f"{self.name}:{self.created_at!r}".encode()).hexdigest()
-        return f"{self.name[:40]}-{digest[:8]}-m{member}"
+        return f"{self.name[:40]}-{digest[:8]}" + ("" if self.watched else f"-m{member}")
 
     def run_name(self, member: int | str) -> str:
         """Return the name of a member's run."""
-        return f"{self.name}/member{member}"
+        return self.name if self.watched else f"{self.name}/member{member}"
+
+    @property
+    def axis(self) -> str:
+        """The name of a row's progress where a tracker shows it as a metric."""
+        return "checkpoint_step" if self.watched else "phyla/progress"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """New facts about a member at one point of its progress."""
+    """New facts about a member at one point of its progress, or about a watched checkpoint at its step."""
 
     member: int
     progress: int  # its clock in steps, which never decreases within one metric, but for late evaluations
@@ -108,6 +121,12 @@ def check_writable(folder: Path, instead: str) -> None:
             if not isinstance(error, FileNotFoundError) or os.path.lexists(existing):
                 why = f"{existing}: {error.strerror}; make it a writable directory, or {instead}"
                 raise ConfigurationError(f"cannot write to {folder}: {why}") from error
+
+
+def split_run(text: str) -> tuple[str, str | None]:
+    """Split `NAME=PLACE#RUN` into what `make_tracker` takes, and the id of an existing run, if any."""
+    named = re.fullmatch(r"(.*)#([\w.-]+)", text, re.DOTALL)
+    return (text, None) if named is None else (named[1], named[2])
 
 
 def make_tracker(tracker: str | Tracker) -> Tracker:

@@ -1,4 +1,4 @@
-"""MLflow: one run per member, in the experiment of the study."""
+"""MLflow: one run per member, in the experiment of the study; one for a watched run."""
 
 import logging
 import re
@@ -27,7 +27,7 @@ _LOCAL = re.compile(
 class MLflow(Tracker):
     """Logs to `PLACE`, a tracking URI; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` in the home.
 
-    A metric that a run already has at a step is not changed.
+    A metric that a run already has at a step is not changed. A watched run adds a value that differs.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -36,7 +36,7 @@ class MLflow(Tracker):
         check_installed("the tracker mlflow", "mlflow", "alembic", extra="mlflow")
         self.place = place
         self._runs: dict[int, str] = {}
-        self._known: dict[tuple[str, str], set[int]] = {}
+        self._known: dict[tuple[str, str], set[tuple[int, float | None]]] = {}
         # The last step of each metric, and when that was, in milliseconds.
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -55,6 +55,9 @@ class MLflow(Tracker):
         self._study = study
         study.home.mkdir(parents=True, exist_ok=True)
         self._client: MlflowClient = MlflowClient(tracking_uri=self._uri(study))
+        if study.existing is not None:
+            self._client.get_run(study.existing)  # raises where there is none
+            return
         known = self._client.get_experiment_by_name(study.name)
         self._experiment = known.experiment_id if known else self._client.create_experiment(study.name)
 
@@ -73,7 +76,7 @@ class MLflow(Tracker):
                     name = _REFUSED.sub("_", key)
                     if isinstance(value, str):
                         tags[name] = value
-                    elif not self._has(run, name, row.progress):
+                    elif not self._has(run, name, row.progress, float(value)):
                         metrics.append(Metric(name, float(value), self._at(run, name, row), row.progress))
                 if row.note is not None:
                     tags[f"phyla.lineage.{row.progress}"] = row.note
@@ -90,13 +93,18 @@ class MLflow(Tracker):
         self._last[run, name] = row.progress, at
         return at
 
-    def _has(self, run: str, name: str, step: int) -> bool:
+    def _has(self, run: str, name: str, step: int, value: float) -> bool:
         if (run, name) not in self._known:
             history = self._client.get_metric_history(run, name)
-            self._known[run, name] = {metric.step for metric in history}
-        return step in self._known[run, name]
+            self._known[run, name] = {self._key(metric.step, metric.value) for metric in history}
+        return self._key(step, value) in self._known[run, name]
+
+    def _key(self, step: int, value: float) -> tuple[int, float | None]:
+        return step, value if self._study.watched else None
 
     def _run(self, member: int) -> str:
+        if self._study.existing is not None:
+            return self._study.existing
         if member not in self._runs:
             study, run_id = self._study, self._study.run_id(member)
             runs = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{run_id}'", max_results=1)
@@ -104,7 +112,8 @@ class MLflow(Tracker):
                 self._runs[member] = runs[0].info.run_id
                 self._client.update_run(self._runs[member], status="RUNNING")
             else:
-                tags = {ID: run_id, "phyla.study": study.name, "phyla.member": str(member)}
+                tags = {ID: run_id, "phyla.study": study.name}
+                tags |= {} if study.watched else {"phyla.member": str(member)}
                 created = self._client.create_run(self._experiment, tags=tags, run_name=study.run_name(member))
                 self._runs[member] = created.info.run_id
         return self._runs[member]

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per member, in the group of the study."""
+"""Weights & Biases: one run per member, in the group of the study; one for a watched run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 PROJECT = "phyla"
-AXIS = "phyla/progress"
 
 
 @final
@@ -93,12 +92,14 @@ class WandB(Tracker):
             for name in row.values:
                 if (row.member, name) not in self._charted:
                     self._charted.add((row.member, name))
-                    run.define_metric(name, step_metric=AXIS)
+                    # By name: a pattern would also move the training's own metrics to this axis.
+                    run.define_metric(name, step_metric=self._study.axis)
             values: dict[str, Any] = {"_timestamp": row.at, **row.values}
             if row.note is not None:
                 values["phyla/lineage"] = row.note
                 run.notes = f"{run.notes or ''}\n{row.note}".strip()
-            run.log({AXIS: row.progress, **values})
+            # W&B drops rows whose own step decreases, and evaluations come late, so `step` is left to W&B.
+            run.log({self._study.axis: row.progress, **values})
 
     def _run(self, member: int) -> "wandb.Run":
         if member not in self._runs:
@@ -106,19 +107,23 @@ class WandB(Tracker):
 
             study = self._study
             quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True)
-            # In training code that runs in this process, W&B has read what `environment` says.
-            quiet.x_primary = quiet.x_update_finish_state = True
+            # In training code that runs in this process, W&B has read what `environment` says. A run of the
+            # training keeps its name and its settings, and ends with the training.
+            quiet.x_primary = quiet.x_update_finish_state = study.existing is None
             self._runs[member] = wandb.init(
                 **self._settings,
+                **({} if study.existing is not None else self._describe(member)),
                 id=study.run_id(member),
-                name=study.run_name(member),
-                group=study.name,
-                config={"study": dict(study.config), "member": member},
                 resume="allow",
                 reinit="create_new",
                 settings=quiet,
             )
         return self._runs[member]
+
+    def _describe(self, member: int) -> dict[str, Any]:
+        study = self._study
+        config = {"study": dict(study.config)} | ({} if study.watched else {"member": member})
+        return {"name": study.run_name(member), "group": study.name, "config": config}
 
     def close(self) -> None:
         runs, self._runs = self._runs, {}

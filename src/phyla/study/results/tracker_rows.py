@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, final
 
 from phyla import queries
-from phyla.integrations.tensorboard import tag
+from phyla.integrations.tensorboard import series, tag
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value
-from phyla.records import GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
+from phyla.records import Group, GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.store import Reader, Store, reports_that_count
 from phyla.strategies import describe
 from phyla.study.places import Places
 from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.watched_runs import COMMITTED_WITHIN_S
 
 PAGE = 200
 """Trials, or evaluation groups, that are read in one transaction and logged at once."""
@@ -220,11 +221,82 @@ def _row(
     return Row(member=trial.member, progress=cursor.progress, at=cursor.at, values=row_values, note=note)
 
 
-def make_tracked_study(study: StudyRecord, places: Places) -> TrackedStudy:
-    """Return the study as trackers see it."""
+@final
+class WatchedFeed:
+    """Yields the evaluations of a watched run that are new, from a position on, each at its checkpoint's step.
+
+    They may come in any order. When a group ends again, after a retry or with more eval tasks, only what was
+    measured since is new.
+    """
+
+    def __init__(self, store: Store, run: StudyRecord, places: Places, position: JsonObject | None = None) -> None:
+        stored: Any = position or {}
+        self._store = store
+        self._run = run.id
+        self._evaluations = Evaluations(store, run, places)
+        self._since: float = stored.get("since", 0.0)
+        # When each group ended that is logged.
+        self._ended: dict[int, float] = {int(group): at for group, at in stored.get("ended", {}).items()}
+
+    def position(self) -> JsonObject:
+        """Return what is logged, as JSON."""
+        return {"since": self._since, "ended": {str(group): at for group, at in self._ended.items()}}
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Yield new rows, by step."""
+        now, groups = self._store.look(self._run, _ended_groups, self._since)
+        news = [group for group in groups if not group.replicate and self._ended.get(group.id) != group.ended_at]
+        for first in range(0, len(news), PAGE):
+            page = news[first : first + PAGE]
+            rows = [row for group in page if (row := self._row(group)) is not None]
+            self._ended |= {group.id: group.ended_at or 0.0 for group in page}
+            yield sorted(rows, key=attrgetter("progress"))
+        self._since = now - COMMITTED_WITHIN_S
+
+    def _row(self, group: Group) -> Row | None:
+        logged_until = self._ended.get(group.id, float("-inf"))
+        points = [
+            point
+            for point in self._evaluations.points_of(group)
+            # An aggregate over some eval tasks only is replaced once the rest is there.
+            if not (point.partial and point.task is None) and point.evaluated_at > logged_until
+        ]
+        values: dict[str, Value] = {}
+        for point in points:
+            name = f"{series('eval', point)}/{tag(point)}"
+            values[name] = point.value
+            if point.stderr is not None:
+                values[f"{name}_stderr"] = point.stderr
+        if not points:
+            return None
+        first, at = points[0], max(point.evaluated_at for point in points)
+        step = first.step if first.step >= 0 else first.number
+        return Row(member=0, progress=step, at=at, values=values)
+
+
+def _ended_groups(reader: Reader, since: float) -> tuple[float, Sequence[Group]]:
+    return reader.now(), reader.ended_groups(since)
+
+
+def feed_of(
+    store: Store, study: StudyRecord, places: Places, position: JsonObject | None = None
+) -> Feed | WatchedFeed:
+    """Return what is to be logged of a study of any kind, from a position on; see `Feed`."""
+    return (WatchedFeed if study.watched else Feed)(store, study, places, position)
+
+
+def make_tracked_study(study: StudyRecord, places: Places, existing: str | None = None) -> TrackedStudy:
+    """Return the study as trackers see it; `existing` is the id of a tracker's run to write to."""
     keys = ("space", "objective", "strategy", "seed")
     config = {name: study.config[name] for name in keys if name in study.config}
-    return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
+    return TrackedStudy(
+        name=study.name,
+        created_at=study.created_at,
+        config=config | ({"checkpoints": study.location} if study.location else {}),
+        home=places.home,
+        watched=study.watched,
+        existing=existing,
+    )
 
 
 def rebuild(tracker: Tracker, store: Store, study: StudyRecord, places: Places) -> int:
@@ -233,7 +305,7 @@ def rebuild(tracker: Tracker, store: Store, study: StudyRecord, places: Places) 
     tracker.open(make_tracked_study(study, places))
     count = 0
     try:
-        for rows in Feed(store, study, places).batches():
+        for rows in feed_of(store, study, places).batches():
             tracker.log(rows)
             count += sum(len(row.values) for row in rows)
     finally:

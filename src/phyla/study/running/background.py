@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ LOG = logging.getLogger("phyla")
 
 EVERY_S = 2.0
 TRIES = 6
-"""Consecutive failures after which a task is abandoned; during the run the waits between them double."""
+"""Consecutive failures after which a task is abandoned when the run ends; before that, waits double."""
+MOST_AFTER_FAILURE_S = 300.0
 REST = 4
 """A task rests this many times as long as it took, but no longer than `MOST_S`."""
 MOST_S = 30.0
@@ -30,7 +32,8 @@ SAID_AFTER_S = 5.0
 class Beside:
     """Repeats a task every few seconds during a run, and once at its end.
 
-    A failure logs a warning, and the task is retried; after `TRIES` failures in a row it is abandoned.
+    Each kind of failure logs one warning, and the task is retried. When the run ends, it is abandoned after
+    `TRIES` failures in a row.
 
     Args:
         task: what it does, as messages name it.
@@ -55,6 +58,7 @@ class Beside:
         self._every_s = EVERY_S if every_s is None else every_s
         self._end = threading.Event()
         self._left = False
+        self._said: set[str] = set()
         # A daemon: what hangs must not keep the process.
         self._thread = threading.Thread(target=self._run, name=f"phyla: {task}", daemon=True)
 
@@ -92,19 +96,26 @@ class Beside:
                 if self._left:
                     return
                 failures += 1
-                given_up = failures >= TRIES
-                if failures == 1 or given_up:
-                    then = f"is given up; {self._instead}" if given_up else "is retried"
-                    LOG.warning("warning: %s failed: %s: %s; it %s", self._task, type(error).__name__, error, then)
+                given_up = last and failures >= TRIES
+                self._warn(error, given_up=given_up)
                 try:
                     self._close()
                 except Exception:  # it has failed already
                     LOG.debug("closing %s failed", self._task, exc_info=True)
                 if given_up:
                     return
-                wait_s = self._every_s * 2**failures
+                wait_s = min(MOST_AFTER_FAILURE_S, self._every_s * 2 ** min(failures, 20))
             else:
                 failures, wait_s = 0, max(self._every_s, min(MOST_S, REST * (time.monotonic() - began)))
+
+    def _warn(self, error: Exception, *, given_up: bool) -> None:
+        """Log a failure, unless one of its kind was logged: the same but for numbers and addresses."""
+        text = f"{type(error).__name__}: {error}"
+        kind = re.sub(r"0x[0-9a-f]+|\d+", "", text)
+        if given_up or kind not in self._said:
+            self._said.add(kind)
+            then = f"is given up; {self._instead}" if given_up else "is retried"
+            LOG.warning("warning: %s failed: %s; it %s", self._task, text, then)
 
 
 @final

@@ -42,7 +42,7 @@ from phyla.study.running.messages import Lookout, achieved, explain_futility, sa
 from phyla.study.running.open import claim
 from phyla.study.running.own import OwnRun
 from phyla.study.running.provenance import note_start
-from phyla.study.running.trackers import environment, follow
+from phyla.study.running.trackers import Destination, environment, follow
 from phyla.study.validation import check_kinds, check_seconds
 from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
 from phyla.supervision.supervisor import Supervisor
@@ -248,7 +248,8 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
         failures = Failures(store.look(key, queries.summary).now) if crew.logs_failures else None
         look = partial(Lookout(study.name, study.rules).look, store, key, failures=failures)
         try:
-            with note_start(client, results.state), follow(crew.trackers, store, client.record, study.places):
+            destinations = [*map(Destination, crew.trackers)]
+            with note_start(client, results.state), follow(destinations, store, client.record, study.places):
                 # A complete study starts no worker.
                 finished = not client.is_active() or _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)

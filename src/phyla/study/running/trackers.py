@@ -4,13 +4,14 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, make_tracker
+from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, make_tracker, split_run
 from phyla.records import StudyRecord
 from phyla.study.places import Places
-from phyla.study.results.tracker_rows import Feed, make_tracked_study
+from phyla.study.results.tracker_rows import Feed, WatchedFeed, feed_of, make_tracked_study
 from phyla.study.running.background import Beside, Remembered
 from phyla.system import file_locks
 
@@ -26,16 +27,20 @@ class TrackerFeed:
     machine that run the study, one tells; when it ends, another one goes on.
     """
 
-    def __init__(self, tracker: Tracker, store: "Store", study: StudyRecord, places: Places) -> None:
+    def __init__(
+        self, tracker: Tracker, store: "Store", study: StudyRecord, places: Places, existing: str | None = None
+    ) -> None:
         self._tracker = tracker
         self._store = store
         self._study = study
         self._places = places
+        self._existing = existing
         # A study that is restarted from scratch has another file.
-        digest = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
+        key = f"{study.created_at!r} {tracker.place}" + ("" if existing is None else f" {existing}")
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         self._file = places.folder("tracking", study.name) / f"{tracker.name}-{digest}.json"
         self._position = Remembered(self._file)
-        self._feed: Feed | None = None
+        self._feed: Feed | WatchedFeed | None = None
         self._lock: int | None = None
 
     def look(self) -> None:
@@ -44,8 +49,8 @@ class TrackerFeed:
             return
         feed = self._feed
         if feed is None:
-            self._tracker.open(make_tracked_study(self._study, self._places))
-            feed = Feed(self._store, self._study, self._places, self._position.read())
+            self._tracker.open(make_tracked_study(self._study, self._places, self._existing))
+            feed = feed_of(self._store, self._study, self._places, self._position.read())
         # Until everything is logged, the next look starts from the file's position.
         self._feed = None
         for rows in feed.batches():
@@ -82,13 +87,42 @@ class TrackerFeed:
 
 def check_trackers(trackers: Sequence[str | Tracker], name: str, places: Places) -> tuple[Tracker, ...]:
     """Return trackers for a study by their names; raise if one is unknown, or could not be used now."""
-    if isinstance(trackers, str):
-        raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
+    _check_list(trackers)
     known = tuple(map(make_tracker, trackers))
     for tracker in known:
         tracker.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
         check_writable(places.folder("tracking", name), "choose another home with --home")
     return known
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A tracker, and the id of its run to write to if one exists: that of the training which is watched."""
+
+    tracker: Tracker
+    existing: str | None = None
+
+
+def destinations_of(
+    trackers: Sequence[str | Tracker], names: Sequence[str], places: Places
+) -> dict[str, list[Destination]]:
+    """Return the trackers of each watched run; raise as `check_trackers`, and where runs would share one."""
+    _check_list(trackers)
+    split = [split_run(tracker) if isinstance(tracker, str) else (tracker, None) for tracker in trackers]
+    for tracker, (kind, existing) in zip(trackers, split, strict=True):
+        if len(names) > 1 and (existing is not None or not isinstance(kind, str)):
+            raise ConfigurationError(
+                f"the tracker {tracker!r} is for one run, but {len(names)} are watched; watch each with a command "
+                "of its own, or give the tracker by its name, as in wandb=PROJECT"
+            )
+    kinds, runs = [kind for kind, _ in split], [existing for _, existing in split]
+    return {name: [*map(Destination, check_trackers(kinds, name, places), runs)] for name in names}
+
+
+def _check_list(trackers: Sequence[str | Tracker]) -> None:
+    if isinstance(trackers, str):
+        raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
 
 
 def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places) -> dict[str, str]:
@@ -100,11 +134,12 @@ def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places)
     }
 
 
-def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, places: Places) -> ExitStack:
+def follow(destinations: Sequence[Destination], store: "Store", study: StudyRecord, places: Places) -> ExitStack:
     """Log a study to trackers until the stack is closed, each in its own thread."""
     with ExitStack() as stack:
-        for tracker in trackers:
-            following = TrackerFeed(tracker, store, study, places)
+        for destination in destinations:
+            tracker = destination.tracker
+            following = TrackerFeed(tracker, store, study, places, destination.existing)
             output = ("--format", tracker.name, "--output", tracker.place or "PLACE")
             instead = f"write all of it with: {places.command('export', study.name, *output)}"
             task = f"the tracker {tracker.name}"

@@ -1,7 +1,8 @@
-"""Background tasks of a watched run: event files that follow it, and a command for each regression.
+"""Background tasks of a watched run: trackers that follow it, and a command for each regression.
 
-The command is a list of arguments, never a shell's line. It gets the facts as JSON on standard input, and as
-`PHYLA_RUN`, `PHYLA_SUITE`, `PHYLA_TASK`, `PHYLA_CHECKPOINT`, `PHYLA_STEP` and `PHYLA_MESSAGE`.
+TensorBoard's files are rewritten as a whole, since it drops points that come late. The command is a list of
+arguments, never a shell's line. It gets the facts as JSON on standard input, and as `PHYLA_RUN`, `PHYLA_SUITE`,
+`PHYLA_TASK`, `PHYLA_CHECKPOINT`, `PHYLA_STEP` and `PHYLA_MESSAGE`.
 """
 
 import json
@@ -11,20 +12,25 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError
+from phyla.integrations.tensorboard import ours
+from phyla.integrations.trackers.tensorboard import TensorBoard
 from phyla.records import StudyRecord, strict
 from phyla.study.places import Places
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.watched_runs import RunChanges
 from phyla.study.running.background import Beside, Remembered
+from phyla.study.running.trackers import Destination, destinations_of, follow
 from phyla.study.watching.regressions import RegressionFeed, keys
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.records import EvalEvent
     from phyla.store import Store
 
@@ -48,38 +54,75 @@ def words_of(command: str | Sequence[str] | None) -> list[str]:
     return words
 
 
-def start_tasks(
-    stack: ExitStack,
-    store: "Store",
-    run: StudyRecord,
-    places: Places,
-    tensorboard: str | Path | None,
-    alert: Sequence[str],
-) -> None:
-    """Start the background tasks of a run, until the stack is closed."""
-    if tensorboard is not None:
-        evaluations, changes, written = Evaluations(store, run, places), RunChanges(store, run), False
+@final
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """Where the results of watched runs go meanwhile; `alert` is the command on a regression, as words."""
 
-        def write() -> None:
-            nonlocal written
-            # Points may arrive late, so any new point causes all to be rewritten.
-            if changes.new() or not written:
-                written = False
-                evaluations.write_tensorboard(tensorboard)
-                written = True
+    tensorboard: str | Path | None
+    trackers: "Sequence[str | Tracker]"
+    alert: Sequence[str]
 
-        how = ("--format", "tensorboard", "--output", str(tensorboard))
-        instead = f"write them with: {places.command('export', run.name, *how)}"
-        stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
-    if alert:
-        reported = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
-        feed = RegressionFeed(Evaluations(store, run, places))
-        if not isinstance(reported.read(), list):
-            # Regressions from before the alert was requested are not reported.
-            reported.write(sorted(key for event in feed.events for key in keys(event)))
-        instead = f"see the regressions with: {places.command('evaluations', run.name)}"
-        look = partial(_look, feed, run, reported, alert)
-        stack.enter_context(Beside("looking for regressions", look, instead))
+    def check(self, names: Sequence[str], places: Places) -> dict[str, list[Destination]]:
+        """Return the trackers of each run; raise if something cannot be written now."""
+        destinations = destinations_of(self.trackers, names, places)
+        for name in names:
+            for folder in self._boards(destinations[name], places):
+                ours(name, folder)
+            for destination in destinations[name]:
+                if destination.existing and isinstance(destination.tracker, TensorBoard):
+                    raise ConfigurationError(
+                        f"tensorboard=...#{destination.existing}: TensorBoard has no runs to continue; name a "
+                        "directory, as in tensorboard=DIR"
+                    )
+        return destinations
+
+    def _boards(self, destinations: Sequence[Destination], places: Places) -> list[Path]:
+        trackers = [place.tracker for place in destinations if isinstance(place.tracker, TensorBoard)]
+        named = [] if self.tensorboard is None else [Path(self.tensorboard)]
+        return named + [Path(tracker.place or places.home / TensorBoard.name) for tracker in trackers]
+
+    def start(
+        self,
+        stack: ExitStack,
+        store: "Store",
+        run: StudyRecord,
+        places: Places,
+        destinations: Sequence[Destination],
+    ) -> None:
+        """Start the background tasks of a run, until the stack is closed."""
+        for folder in self._boards(destinations, places):
+            stack.enter_context(_board(store, run, places, folder))
+        others = [place for place in destinations if not isinstance(place.tracker, TensorBoard)]
+        stack.enter_context(follow(others, store, run, places))
+        if self.alert:
+            stack.enter_context(_alerts(store, run, places, self.alert))
+
+
+def _board(store: "Store", run: StudyRecord, places: Places, folder: Path) -> Beside:
+    """Write event files: points may arrive late, so any new point causes all to be rewritten."""
+    evaluations, changes, written = Evaluations(store, run, places), RunChanges(store, run), False
+
+    def write() -> None:
+        nonlocal written
+        if changes.new() or not written:
+            written = False
+            evaluations.write_tensorboard(folder)
+            written = True
+
+    how = ("--format", "tensorboard", "--output", str(folder))
+    instead = f"write them with: {places.command('export', run.name, *how)}"
+    return Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S)
+
+
+def _alerts(store: "Store", run: StudyRecord, places: Places, alert: Sequence[str]) -> Beside:
+    reported = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
+    feed = RegressionFeed(Evaluations(store, run, places))
+    if not isinstance(reported.read(), list):
+        # Regressions from before the alert was requested are not reported.
+        reported.write(sorted(key for event in feed.events for key in keys(event)))
+    instead = f"see the regressions with: {places.command('evaluations', run.name)}"
+    return Beside("looking for regressions", partial(_look, feed, run, reported, alert), instead)
 
 
 def _look(feed: RegressionFeed, run: StudyRecord, reported: Remembered, command: Sequence[str]) -> None:

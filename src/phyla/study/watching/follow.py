@@ -10,7 +10,6 @@ from phyla import plugins, settings
 from phyla.client import Client
 from phyla.errors import ConfigurationError, StoreBusy
 from phyla.evaluation import Suite
-from phyla.integrations.tensorboard import ours
 from phyla.records import EvalEvent, JsonObject
 from phyla.store import Store, hold_on, open_store
 from phyla.study.files.load import chosen_suites, runs_with, suites_of
@@ -20,7 +19,7 @@ from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.progress import Throttle
 from phyla.study.results.watched_runs import Change, Watched, read_run_status
 from phyla.study.running.run import Crew, work
-from phyla.study.watching.alerts import start_tasks, words_of
+from phyla.study.watching.alerts import Outlets
 from phyla.study.watching.regressions import RegressionFeed
 from phyla.study.watching.runs import Watcher, Watching, check_url
 from phyla.study.watching.targets import Target, targets_of
@@ -37,19 +36,19 @@ def follow(
     paths: str | Path | Sequence[str | Path],
     name: str | None,
     poll_s: float,
-    tensorboard: str | Path | None,
-    on_alert: str | Sequence[str] | None,
+    outlets: Outlets,
     on_change: Callable[[Change], None],
 ) -> Watched:
     """Evaluate every checkpoint until the runs end; see `watch`."""
     watching.check()
-    places, alert = watching.places, words_of(on_alert)
+    places = watching.places
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
-        targets = targets_of(store, paths, name)
+        targets = targets_of(store, paths, name, waits=not watching.following.once)
         for target in targets:
-            _take(stack, watching, target, tensorboard)
+            _take(stack, watching, target)
+        destinations = outlets.check([target.name for target in targets], places)
         for target in targets:
             watching.create(store, target)
         names = [target.name for target in targets]
@@ -58,7 +57,7 @@ def follow(
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
         for record, _ in runs:
-            start_tasks(stack, store, record, places, tensorboard, alert)
+            outlets.start(stack, store, record, places, destinations[record.name])
         changes = [RegressionFeed(Evaluations(store, record, places)) for record, _ in runs]
         thread = _begin(stack, watching, store, client, runs, poll_s, on_change)
         tell = _teller(changes, on_change, thread)
@@ -79,13 +78,11 @@ def _account(store: Store, names: Sequence[str], places: Places) -> Watched:
     return Watched(tuple(read_run_status(Evaluations(store, run, places)) for run in runs))
 
 
-def _take(stack: ExitStack, watching: Watching, target: Target, tensorboard: str | Path | None) -> None:
+def _take(stack: ExitStack, watching: Watching, target: Target) -> None:
     """Make sure that a target can be watched, and that no other process watches it."""
     if isinstance(target.directory, str):
         check_url(target.directory, watching.following, watching.snapshot_dir)
     stack.enter_context(lock(watching.places.watch_lock(target.name), target.name))
-    if tensorboard is not None:
-        ours(target.name, Path(tensorboard))  # raises where they cannot be written
 
 
 def _begin(

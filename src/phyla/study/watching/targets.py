@@ -33,14 +33,16 @@ class Target:
     study: StudyRecord | None = None
 
 
-def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory that exists, a URL, or one study of the store."""
+def targets_of(
+    store: "Store", paths: str | Path | Sequence[str | Path], name: str | None, *, waits: bool = False
+) -> list[Target]:
+    """Return what to watch: directories, which may be missing if it `waits`, URLs, or one study of the store."""
     many = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not many:
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
     if name is not None and len(many) > 1:
         raise ConfigurationError(f"name={name!r} names one run, and there are {len(many)} directories")
-    targets = [_target(store, path, name) for path in many]
+    targets = [_target(store, path, name, waits=waits) for path in many]
     names = Counter(target.name for target in targets)
     targets = [
         replace(target, name=_clean("-".join(_parts(target.directory))[-100:]))
@@ -56,7 +58,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
         where = escape_name(str(directory))
         if directory.exists() and not directory.is_dir():
             raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
-        if not directory.is_dir():
+        if not directory.is_dir() and not waits:
             existing = next(parent for parent in directory.parents if parent.is_dir())
             raise ConfigurationError(
                 f"there is no directory {where} ({escape_name(str(existing))} is there): training has not made it "
@@ -66,7 +68,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
     return targets
 
 
-def _target(store: "Store", path: str | Path, name: str | None) -> Target:
+def _target(store: "Store", path: str | Path, name: str | None, *, waits: bool) -> Target:
     is_s3 = str(path).startswith("s3://")
     if "://" in str(path) and not is_s3:
         raise ConfigurationError(
@@ -81,7 +83,7 @@ def _target(store: "Store", path: str | Path, name: str | None) -> Target:
                 f"{study.name}-watch, or give another one"
             )
         return Target(name=name or f"{study.name}-watch", study=study)
-    if isinstance(path, str) and "/" not in path and not Path(path).is_dir():
+    if isinstance(path, str) and "/" not in path and not Path(path).exists() and not waits:
         raise StudyNotFound(
             f"there is neither a directory {escape_name(str(Path(path).absolute()))} nor a study {path!r} "
             f"(studies in {store.url}: {names_in(store, watched=False)}); check the path, or create the directory "

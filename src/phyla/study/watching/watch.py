@@ -10,6 +10,7 @@ from phyla.study.places import Places
 from phyla.study.results.watched_runs import Change, Watched
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.supervision.gpus import Gpus
     from phyla.watcher import Following
 
@@ -30,6 +31,7 @@ def watch(
     gpus: Sequence[str | int] | None = None,
     grace_s: float | None = None,
     tensorboard: str | Path | None = None,
+    trackers: "Sequence[str | Tracker]" = (),
     on_alert: str | Sequence[str] | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
@@ -57,6 +59,8 @@ def watch(
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
         grace_s: seconds that eval tasks have to stop after a signal, as in `Study.run`.
         tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
+        trackers: where else to log evaluations, as in `Study.run`: `wandb` or `mlflow`, perhaps with
+            `=PLACE`, and with `#RUN` for the id of the run that the training itself writes.
         on_alert: a command that is started for each regression that is found; see `phyla.study.watching.alerts`.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
@@ -76,10 +80,12 @@ def watch(
     """
     from phyla.study.running.run import Crew
     from phyla.study.validation import check_gpus, make_term
+    from phyla.study.watching.alerts import Outlets, words_of
     from phyla.study.watching.follow import follow
     from phyla.study.watching.runs import Watching
     from phyla.watcher import Following
 
+    outlets = Outlets(tensorboard, trackers, words_of(on_alert))
     devices, term = check_gpus("gpus", gpus), make_term(None, None, grace_s)
     watching = Watching(
         crew=Crew(workers, gpus_per_worker=gpus_per_worker, gpus=devices, term=term, on_interrupt=on_interrupt),
@@ -90,7 +96,7 @@ def watch(
         snapshot_dir=str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else "",
         lease_s=lease_s,
     )
-    return follow(watching, paths, name, poll_s, tensorboard, on_alert, on_change)
+    return follow(watching, paths, name, poll_s, outlets, on_change)
 
 
 def evaluate(

@@ -200,7 +200,7 @@ def evaluations_page(evaluations: "Evaluations", matrix: Matrix | None = None) -
         lines=[(lag_words(lag),) for lag in evaluations.lag() if lag.suite in names],
         sections=[
             *(_suite_table(evaluations, suite, matrix) for suite in matrix.suites),
-            _running_table(matrix.cells),
+            running_table(matrix.cells),
             *([] if run.watched else map(Later, EVALUATION_SECTIONS)),
         ],
     )
@@ -266,7 +266,8 @@ def _cell(cell: Cell) -> Text:
     return Span(f"{cell.status}{done}", look="odd" if cell.status is CellStatus.FAILED else "")
 
 
-def _running_table(cells: Sequence[Cell]) -> Table:
+def running_table(cells: Sequence[Cell]) -> Table:
+    """Return the eval tasks that run, with how long they have been running."""
     claimed = [(cell.running_s, cell) for cell in cells if cell.running_s is not None]
     return Table(
         name="running",
