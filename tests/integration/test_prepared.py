@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 import phyla
 from phyla.records import JobState
+from phyla.store import open_store
 from phyla.study.maintaining.disk_usage import disk
 from phyla.study.places import Places
+from phyla.worker.evaluating.prepared import PreparedCheckpoints, Record
 from waiting import until
 from watching import Look, command, run, start, write
 
@@ -204,3 +207,64 @@ def test_a_suite_file_names_a_function_or_a_command(tmp_path: Path, prepare: str
     )
     assert watched.complete
     assert values(tmp_path) == {"step_3": [3.0]}
+
+
+def train(trial: phyla.Trial) -> None:
+    (trial.checkpoint_dir / "x.txt").write_text(str(trial.params["x"]))
+    for step in trial.steps():
+        trial.report(loss=0.0, step=step)
+
+
+def add_one(checkpoint: Any, into: Path) -> None:
+    with (checkpoint.path.parents[2] / "calls").open("a") as file:
+        file.write(f"{checkpoint.name}\n")
+    (into / "y.txt").write_text(str(float((checkpoint.path / "x.txt").read_text()) + 1.0))
+
+
+def read_y(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(y=float((evaluation.checkpoint.path / "y.txt").read_text()))
+
+
+def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path) -> None:
+    tasks = [phyla.EvalTask(f"t{i}", read_y) for i in range(3)]
+    study = phyla.Study(
+        name="job",
+        space=phyla.Space(x=phyla.Float(0.0, 1.0)),
+        objective=phyla.Maximize("y"),
+        strategy=phyla.PBT(
+            population_size=2, steps_per_trial=2, total_steps=4, fitness=phyla.FromSuite("fitness", "y_mean")
+        ),
+        train=train,
+        suites=[phyla.Suite("fitness", tasks, prepare=add_one)],
+        home=tmp_path / ".phyla",
+    )
+    results = study.run(workers=2)
+    trials = results.trials()
+    assert [trial.fitness for trial in trials] == [pytest.approx(trial.params["x"] + 1.0) for trial in trials]
+    # Checkpoints with the same content have the same results.
+    made = calls(tmp_path / ".phyla")
+    assert {*made} <= {trial.checkpoint for trial in trials}
+    assert len(made) == len({*made}) == len({trial.params["x"] for trial in trials})
+    assert left_over(tmp_path) == []
+
+
+def test_deleting_a_run_deletes_its_prepared_checkpoints_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 5)
+    run(tmp_path, watch(tmp_path, workers=0))
+    store = open_store(f"sqlite:///{tmp_path / '.phyla' / 'phyla.db'}")
+    record = Record(
+        store=store.identity().id, study=Look(tmp_path).run.id, checkpoint=1, identity="i", preparation="p"
+    )
+    store.close()
+    prepared = PreparedCheckpoints(tmp_path / ".phyla" / "prepared" / "job")
+    for owned in (record, replace(record, store="another"), replace(record, study=99)):
+        prepared.find_or_make(
+            owned, lambda into: (into / "w").touch(), created_at=0.0, max_attempts=1, wait=lambda: False
+        )
+    foreign = {path.name for path in left_over(tmp_path) if record.name not in path.name}
+    # A name that its record does not prove, and what has no record.
+    (prepared.folder / f"{'0' * 32}.json").write_text((prepared.folder / f"{record.name}.json").read_text())
+    (prepared.folder / ("0" * 32)).mkdir()
+    (prepared.folder / f"{record.name}.0123").mkdir()
+    output = run(tmp_path, command("delete", "job", "--yes", "job"))
+    assert {path.name for path in left_over(tmp_path)} == {*foreign, "0" * 32, f"{'0' * 32}.json"}, output
