@@ -21,6 +21,7 @@ from phyla.records import (
     EvalJob,
     EvalResult,
     Group,
+    GroupState,
     JobState,
     Member,
     Report,
@@ -302,6 +303,18 @@ def evaluated(reader: Reader, ids: Sequence[int], *, results: bool = True) -> li
             now=reader.now(),
         )
         for number in ids
+    ]
+
+
+def in_evaluation(reader: Reader, ids: Sequence[int]) -> list[int]:
+    """Return which of the checkpoints seen have unfinished evaluations."""
+    return [
+        number
+        for number in ids
+        if any(
+            group.state is GroupState.QUEUED or reader.unfinished_jobs(group.id)
+            for group in reader.groups_of(number)
+        )
     ]
 
 

@@ -20,7 +20,7 @@ from phyla.system.failpoints import EXIT_STATUS, NAMES
 from waiting import until
 
 MEMBERS, TRIALS = 4, 7
-OTHERS = ("delete.", "snapshot.", "evaluation.", "watch.", "import.", "change.", "upload.")
+OTHERS = ("delete.", "prepare.", "snapshot.", "evaluation.", "watch.", "import.", "change.", "upload.")
 """Failpoints that this study never comes to."""
 RARE = ("checkpoint.during_delete", "gc.after_mark")
 """Failpoints that it comes to rarely, so that a longer study is killed there, only once."""

@@ -246,6 +246,10 @@ class Client:
         """Return the results of a group from the ledger."""
         return self.store.look(study, queries.group_results, group)
 
+    def in_evaluation(self, checkpoints: Sequence[int], *, study: int) -> Sequence[int]:
+        """Return which of the checkpoints seen, by id, have unfinished evaluations."""
+        return self.store.look(study, queries.in_evaluation, checkpoints)
+
     def best_group(self, suite: str, *, study: int) -> Group | None:
         """Return the best complete group of a suite so far."""
         return self.store.look(study, queries.in_use, [suite]).best.get(suite)

@@ -12,6 +12,7 @@ from phyla.evaluation.matrix import Cell, CellStatus, GroupValues, Lag
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.points import Point
 from phyla.evaluation.policy import Policy
+from phyla.evaluation.preparation import Preparation
 from phyla.evaluation.statistics import Maximum, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.suite import EvalTask, Suite, SuiteOutline, eval_task
 from phyla.validation import suggest_arguments
@@ -33,6 +34,7 @@ __all__ = [
     "Perplexity",
     "Point",
     "Policy",
+    "Preparation",
     "Suite",
     "SuiteOutline",
     "Sum",
@@ -42,4 +44,4 @@ __all__ = [
     "eval_task",
 ]
 
-suggest_arguments(EvalTask, Mean, Policy, Suite, WeightedMean, Worst)
+suggest_arguments(EvalTask, Mean, Policy, Preparation, Suite, WeightedMean, Worst)

@@ -131,11 +131,11 @@ class GroupValues:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellCause:
-    """Why some cells have no value: of a failed eval task, or of whole groups; `why` is the newest's."""
+    """Why some cells have no value: of failed eval tasks, or of whole groups; `why` is the newest's."""
 
     status: CellStatus
     suite: str
-    task: str | None
+    tasks: tuple[str, ...]
     why: str
     checkpoints: tuple[Checkpoint, ...]
 
@@ -147,7 +147,8 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 def causes(cells: Iterable[Cell]) -> list[CellCause]:
     """Return why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
 
-    A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
+    Eval tasks that failed with the same reason on the same checkpoints are one cause, too. A partial group
+    of which no cell failed has lost its aggregation: then its own reason is the cause.
     """
     cells = [*cells]
     failed = {cell.group.id for cell in cells if cell.group is not None and cell.status is CellStatus.FAILED}
@@ -159,11 +160,15 @@ def causes(cells: Iterable[Cell]) -> list[CellCause]:
         if why is not None:
             key = (status, cell.suite, task, _NUMBER.sub("#", summarize_error(why)))
             groups.setdefault(key, {})[cell.seen.id] = cell.seen, summarize_error(why)
-    result = []
-    for (status, suite, task, _), alike in groups.items():
-        seen, whys = zip(*alike.values(), strict=True)
-        result.append(CellCause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
-    return sorted(result, key=lambda cause: _URGENT.index(cause.status))
+    alike: dict[tuple[object, ...], CellCause] = {}
+    for (status, suite, task, reason), by_checkpoint in groups.items():
+        seen, whys = zip(*by_checkpoint.values(), strict=True)
+        tasks = () if task is None else (task,)
+        same = (status, suite, reason, bool(tasks), *by_checkpoint)
+        if same in alike:
+            tasks = (*alike[same].tasks, *tasks)
+        alike[same] = CellCause(status=status, suite=suite, tasks=tasks, why=whys[-1], checkpoints=seen)
+    return sorted(alike.values(), key=lambda cause: _URGENT.index(cause.status))
 
 
 def group_values(seen: Checkpoint, group: Group) -> GroupValues:

@@ -1,24 +1,24 @@
 """Eval tasks and suites, as a user declares them, and what a stored suite says without its functions."""
 
+import copy
 import hashlib
 import json
-import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Formatter
 from typing import Any, Self, final, overload
 
 from phyla.errors import ConfigurationError
+from phyla.evaluation.command_line import split_command
 from phyla.evaluation.policy import Policy
-from phyla.records import Goal, JsonObject, Maximize, Minimize
+from phyla.evaluation.preparation import Preparation, preparation_of
+from phyla.records import UNLESS_NONE, Goal, JsonObject, Maximize, Minimize
 from phyla.validation import check, check_name, look_up, suggestion
 
 RESOURCES = ("gpus", "label")
 
-FIELDS = ("checkpoint", "step", "name", "shard", "shards", "seed", "config", "results")
+FIELDS = ("checkpoint", "original", "step", "name", "shard", "shards", "seed", "config", "results")
 """What the arguments of a command may name in braces."""
 
 
@@ -69,6 +69,8 @@ class EvalTask:
     max_attempts: int = 3
     resources: Mapping[str, int | str] = field(default_factory=dict)
     cwd: str | Path | None = None
+    preparation: str = field(default="", init=False, repr=False)
+    """Identity of its suite's preparation; empty without one."""
 
     def __post_init__(self) -> None:
         check_name(f"EvalTask name {self.name!r}", self.name, ", as in 'clean'")
@@ -80,10 +82,9 @@ class EvalTask:
         if self.evaluate is not None and not callable(self.evaluate):
             raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
         if self.command is not None:
-            arguments = _arguments(self.name, self.command)
+            example = ("evaluate", "{checkpoint}", "{results}")
+            arguments = split_command(f"EvalTask({self.name!r}, ", self.command, FIELDS, example)
             object.__setattr__(self, "command", arguments)
-            for argument in arguments:
-                _check_fields(argument, f"EvalTask({self.name!r}, command=...): {argument!r}")
         if self.cwd is not None:
             if self.command is None:
                 raise ConfigurationError(f"EvalTask({self.name!r}, cwd={self.cwd!r}): only a command has cwd=")
@@ -104,6 +105,14 @@ class EvalTask:
             raise ConfigurationError(f"eval task {self.name!r} is a command and cannot be called")
         return self.evaluate(evaluation)
 
+    def prepared_by(self, preparation: str) -> "EvalTask":
+        """Return it with the identity of its suite's preparation."""
+        if preparation == self.preparation:
+            return self
+        task = copy.copy(self)
+        object.__setattr__(task, "preparation", preparation)
+        return task
+
     @property
     def gpus(self) -> int:
         """How many GPUs it asks for."""
@@ -116,7 +125,7 @@ class EvalTask:
 
     @property
     def identity(self) -> str:
-        """How it evaluates: name, function or command, version, configuration, bindings and seed.
+        """How it evaluates: name, function or command, version, configuration, bindings, seed and preparation.
 
         Its results are filed under this; tags, weight, shards, limits and the source of the function are no
         part of it (the ledger's key has the layout of shards beside it).
@@ -130,6 +139,8 @@ class EvalTask:
             "gin": self.gin,
             "seed": self.seed,
         }
+        if self.preparation:
+            how["preparation"] = self.preparation
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -149,45 +160,6 @@ def _check_resources(resources: object, where: str) -> None:
 def check_label(label: object, where: str) -> None:
     """Reject an invalid label of a worker; `where` names its place."""
     check_name(f"{where}: {label!r} is not a label", label, ", as in 'a100'")
-
-
-def _check_fields(argument: str, where: str) -> None:
-    try:
-        if any(re.search(r"\d{4}", spec or "") for _, _, spec, _ in Formatter().parse(argument)):
-            raise ValueError("a field is padded to at most 999 characters")
-        argument.format(**dict.fromkeys(FIELDS, "1"))
-    except KeyError as error:
-        why = f"there is no field {{{error.args[0]}}}; {suggestion(error.args[0], FIELDS)}"
-    except (AttributeError, IndexError, ValueError) as error:
-        why = f"{error}; choose from {', '.join(map(repr, FIELDS))}"
-    else:
-        return
-    raise ConfigurationError(f"{where}: {why}. Write other braces twice")
-
-
-def _arguments(task: str, command: object) -> tuple[str, ...]:
-    where = f"EvalTask({task!r}, command={command!r})"
-    if not isinstance(command, str):
-        if not isinstance(command, Sequence) or not command or not all(isinstance(text, str) for text in command):
-            raise ConfigurationError(f"{where}: give a list of texts, such as ['./evaluate.sh', '{{checkpoint}}']")
-        return tuple(command)
-    lexer = shlex.shlex(command, posix=False, punctuation_chars=True)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        quoted, split = list(lexer), tuple(shlex.split(command))
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
-    if not split:
-        raise ConfigurationError(f"{where}: it is empty")
-    for word in quoted:
-        if set(word) <= set(";<>|&()") or (not word.startswith("'") and ("$" in word or "`" in word)):
-            raise ConfigurationError(
-                f"{where}: {word} needs a shell, and none runs commands, so that what a checkpoint is called can "
-                "never be run. To use one, name it, and pass it the fields as arguments: command="
-                """["sh", "-c", 'evaluate "$1" > "$2"', "sh", "{checkpoint}", "{results}"]"""
-            )
-    return split
 
 
 @overload
@@ -230,6 +202,9 @@ class Suite:
         aggregates: functions from the results of all eval tasks to named numbers; none means the mean of each
             metric, over all eval tasks and per tag.
         policy: which checkpoints, and how soon.
+        prepare: `prepare(checkpoint, into)`, or a command with `{checkpoint}` and `{into}`: makes of a checkpoint
+            what `load` and all eval tasks read instead of it, in the empty directory `into`. It runs once for each
+            checkpoint. A `Preparation` has a version and limits.
         load: `load(checkpoint)`, called once per worker and checkpoint; what it returns is
             `evaluation.loaded` in all eval tasks.
         gin_files: files of gin bindings, relative to the run's directory, applied before all others.
@@ -246,6 +221,9 @@ class Suite:
     policy: Policy = field(default_factory=Policy)
     load: Callable[[Any], object] | None = None
     gin_files: Sequence[str] = ()
+    prepare: Preparation | Callable[[Any, Path], object] | Sequence[str] | str | None = field(
+        default=None, metadata=UNLESS_NONE
+    )
 
     def __post_init__(self) -> None:
         check_name(f"Suite name {self.name!r}", self.name, ", as in 'heldout'")
@@ -254,6 +232,9 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, as [{watch!r}]")
         for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "prepare", preparation_of(self.prepare, f"Suite({self.name!r}"))
+        identity = "" if self.preparation is None else self.preparation.identity
+        object.__setattr__(self, "tasks", tuple(task.prepared_by(identity) for task in self.tasks))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
             raise ConfigurationError(
                 f"Suite({self.name!r}, objective={self.objective!r}): its best checkpoint is chosen by one "
@@ -279,6 +260,11 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
         if twice := _repeated(task.name for task in self.tasks):
             raise ConfigurationError(f"Suite({self.name!r}): several eval tasks are called {', '.join(twice)}")
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How checkpoints are prepared for it; None if its eval tasks read them as they are."""
+        return self.prepare if isinstance(self.prepare, Preparation) else None
 
     @property
     def goals(self) -> tuple[Goal, ...]:

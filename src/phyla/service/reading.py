@@ -31,6 +31,7 @@ _CHECKPOINTS = (
 _EVALUATION = (
     *(queries.job, queries.next_eval_job, queries.eval_jobs, queries.waiting, queries.groups),
     *(queries.group_results, queries.evaluated, queries.newest_complete, queries.in_use, queries.lags),
+    queries.in_evaluation,
     *(queries.seen, queries.newest_seen, outputs_in_vain, known_shards, produced_after),
 )
 _SHOWN = (progress, course, findings, given_up, read_story, tracked_trials, run_news, achieved)

@@ -23,9 +23,10 @@ ROOT = "checkpoint_root"
 USUAL = "checkpoints"
 CLIENTS = "(its files are with the client that made it)"
 
-Folder: TypeAlias = Literal["work", "logs", "outputs", "tracking", "best", "snapshots"]
-"""Directories of one study: working directories, logs of workers, what its evaluations save, what trackers were
-told, links to the best checkpoints of a watched study, snapshots of a watched directory's checkpoints."""
+Folder: TypeAlias = Literal["work", "logs", "outputs", "prepared", "tracking", "best", "snapshots"]
+"""Directories of one study: working directories, logs of workers, what its evaluations save, prepared checkpoints,
+what trackers were told, links to the best checkpoints of a watched study, snapshots of a watched directory's
+checkpoints."""
 
 
 def format_path(path: Path | RemotePlace) -> str:

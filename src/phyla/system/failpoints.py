@@ -30,6 +30,7 @@ NAMES = (
     "import.before_commit",  # every checkpoint is committed, its members do not have it yet
     "import.before_copy",
     "job.before_complete",  # finished work is about to be submitted, its checkpoint is on disk
+    *("prepare.after_rename", "prepare.before_rename"),  # a prepared checkpoint gets its name
     "reply.before",  # the request took effect
     *("snapshot.after_link", "snapshot.after_rename", "snapshot.before_link", "snapshot.before_rename"),
     *("store.after_commit", "store.before_commit"),  # any transaction that writes

@@ -99,6 +99,8 @@ class Worker:
         for handler in (self.trainer, self.evaluator):
             if handler is not None:
                 handler.surroundings = self.surroundings
+        if self.evaluator is not None:
+            self.evaluator.limit = self._limit
         self._watch = Stopwatch() if self.trainer is None else self.trainer.watch
         self._beats = 0
         self._handed_in = 0
@@ -159,6 +161,8 @@ class Worker:
                 on_tick()
             done = None
             self._tick()
+            if self.evaluator is not None:
+                self.evaluator.tidy(work)
             if work is not None:
                 done = self._do(work)
                 if done is None:
@@ -251,15 +255,16 @@ class Worker:
 
     def _evaluate(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
         assert self.evaluator is not None
-        timeout_s = work.job.timeout_s
-        self._deadline = 0.0 if timeout_s is None else self.clock() + timeout_s
-        self._tick()
+        self._limit(work.job.timeout_s)
         try:
             with self._watch.within(Phase.EVALUATING):
                 return self.evaluator.run(work)
         finally:
-            self._deadline = 0.0
-            self._tick()
+            self._limit(None)
+
+    def _limit(self, timeout_s: float | None) -> None:
+        self._deadline = 0.0 if timeout_s is None else self.clock() + timeout_s
+        self._tick()
 
     def _yield(self) -> None:
         """Run an eval task that waits, if any, while training pauses inside `trial.report()`."""

@@ -100,8 +100,16 @@ def test_reasons_that_differ_in_numbers_are_told_once_failures_first() -> None:
     ]
     cells.append(cell(seen(9), group(9), SUITE, "t", [shard(F, error="Traceback\nValueError: bad")]))
     failed, skipped = causes(cells)
-    assert (failed.status, failed.task, failed.why) == (CellStatus.FAILED, "t", "ValueError: bad")
+    assert (failed.status, failed.tasks, failed.why) == (CellStatus.FAILED, ("t",), "ValueError: bad")
     assert (skipped.why, [one.number for one in skipped.checkpoints]) == ("throttled for 2.5 s", [0, 1, 2])
+
+
+def test_eval_tasks_that_fail_alike_on_the_same_checkpoints_are_one_cause() -> None:
+    whys = {"a": "prepare=f failed: no shards in 10", "b": "prepare=f failed: no shards in 10", "c": "other"}
+    cells = [cell(seen(1), group(1), SUITE, name, [shard(F, error=why)]) for name, why in whys.items()]
+    cells.append(cell(seen(2), group(2), SUITE, "c", [shard(F, error="prepare=f failed: no shards in 20")]))
+    known = {cause.tasks: [checkpoint.number for checkpoint in cause.checkpoints] for cause in causes(cells)}
+    assert known[("a", "b")] == [1]
 
 
 def test_a_group_whose_aggregation_failed_says_so_once() -> None:
@@ -110,8 +118,8 @@ def test_a_group_whose_aggregation_failed_says_so_once() -> None:
     for n, shards in enumerate([[shard(C)], [shard(C)], [shard(F, error="ValueError: bad")]]):
         ended = group(n, GroupState.PARTIAL, id=n + 1, why=why)
         cells += [cell(seen(n), ended, SUITE, "a", [shard(C)]), cell(seen(n), ended, SUITE, "t", shards)]
-    found = {(cause.task, cause.why): [one.number for one in cause.checkpoints] for cause in causes(cells)}
-    assert found == {(None, why): [0, 1], ("t", "ValueError: bad"): [2]}
+    found = {(cause.tasks, cause.why): [one.number for one in cause.checkpoints] for cause in causes(cells)}
+    assert found == {((), why): [0, 1], (("t",), "ValueError: bad"): [2]}
 
 
 def test_an_outline_is_read_without_the_functions() -> None:

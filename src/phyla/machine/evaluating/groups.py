@@ -171,12 +171,15 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
 
 
 def _errors(tasks: Sequence[EvalJob], unusable: Mapping[str, str]) -> str:
-    """Return each eval task that failed or has unusable results, with its error."""
+    """Return the eval tasks that failed or have unusable results, with their errors."""
     errors = {name: summarize_error(error) for name, error in unusable.items()}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
             errors.setdefault(task.task, summarize_error(task.error))
-    return "; ".join(f"{name} ({error})" for name, error in errors.items())
+    names: dict[str, list[str]] = {}
+    for name, error in errors.items():
+        names.setdefault(error, []).append(name)
+    return "; ".join(f"{', '.join(alike)} ({error})" for error, alike in names.items())
 
 
 def _partial(view: View, rules: Rules, group: Group, why: str) -> list[Command]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from phyla import plugins
 from phyla.errors import UsageError
-from phyla.evaluation import EvalTask, Suite
+from phyla.evaluation import EvalTask, Preparation, Suite
 from phyla.records import Objective, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
@@ -274,7 +274,22 @@ def _suites() -> Kind:
         FUNCTION, replace(plugin(AGGREGATORS), fits=TABLE.fits, words="a table with name and metric")
     )
     tasks = list_of(any_of(named, task))
-    return list_of(table(Suite, tasks=tasks, aggregates=list_of(aggregate)))
+    return list_of(table(Suite, tasks=tasks, aggregates=list_of(aggregate), prepare=_preparation()))
+
+
+def _preparation() -> Kind:
+    """Return the kind of what prepares checkpoints: a function, a command with fields in braces, or a table."""
+    own = table(Preparation, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
+
+    def read(value: Any, where: Where) -> Any:
+        if not isinstance(value, Mapping):
+            named = isinstance(value, str) and "{" not in value
+            value = {"function" if named else "command": value}
+        # A command runs in the directory of the file.
+        return own.read({"cwd": "", **value} if "command" in value else value, where)
+
+    kind = any_of(replace(TEXT, words="a function, a command in quotes"), kind_of(list[str]), own)
+    return replace(kind, read=read)
 
 
 def _task(**settings: Any) -> EvalTask:

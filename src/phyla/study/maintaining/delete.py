@@ -171,7 +171,7 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
 def _folders(store: "Store", record: StudyRecord, places: Places) -> list[Path]:
     """Return the directories of a study that are removed once nothing is left in them."""
     name, config = record.name, dict[str, Any](record.config)
-    kinds: tuple[Folder, ...] = ("work", "logs", "outputs", "tracking", "best")
+    kinds: tuple[Folder, ...] = ("work", "logs", "outputs", "prepared", "tracking", "best")
     folders = [places.folder(kind, name) for kind in kinds]
     if record.kind is StudyKind.DIRECTORY:
         folders.append(places.snapshots(name, config["snapshots"], store.identity().id))
@@ -184,7 +184,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     checkpoints: list[str] = []
     staged: list[str] = []
     paths: list[Path] = []
-    work, logs, outputs, tracking, best, *other_folders = _folders(store, record, places)
+    work, logs, outputs, prepared, tracking, best, *other_folders = _folders(store, record, places)
     if record.kind is StudyKind.POPULATION:
         every_row = store.look(record.id, queries.checkpoints)
         rows = [row for row in placed(every_row) if row.state is not CheckpointState.DELETED]
@@ -207,6 +207,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
             match = OUTPUT.fullmatch(path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
             if match and int(match[1]) in jobs:
                 paths.append(path)
+    paths += _prepared(store, record, prepared)
     paths += [path for path in (*entries(logs), *entries(work)) if OF_WORKERS.fullmatch(path.name)]
     paths += [path for path in entries(tracking) if TRACKED.fullmatch(path.name)]
     paths = [path for path in paths if path.exists()]
@@ -229,6 +230,15 @@ def _snapshots(store: "Store", record: StudyRecord, folder: Path) -> Iterable[Pa
 
     names = {snapshot_name(seen) for seen in every(store, record.id, queries.seen) if seen.snapshot}
     return [folder / name for name in sorted(names) if is_snapshot(name)]
+
+
+def _prepared(store: "Store", record: StudyRecord, folder: Path) -> list[Path]:
+    """Return the files of a study's prepared checkpoints."""
+    from phyla.worker.evaluating.prepared import PreparedCheckpoints
+
+    prepared = PreparedCheckpoints(folder)
+    own = prepared.belongings(store.identity().id, record.id)
+    return [path for entry in own for path in prepared.paths(entry)]
 
 
 def _own_jobs(store: "Store", record: StudyRecord) -> set[int]:

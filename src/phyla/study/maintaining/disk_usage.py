@@ -35,6 +35,9 @@ def disk(name: str, places: Places) -> list[Use]:
             ("logs", places.folder("logs", name), ""),
             ("outputs of evaluations", places.folder("outputs", name), ""),
         ]
+        if places.folder("prepared", name).is_dir():
+            note = "deleted after their evaluation"
+            folders.append(("prepared checkpoints", places.folder("prepared", name), note))
         if record.kind is StudyKind.DIRECTORY:
             config: Any = record.config
             note = "hard links share their bytes with the original"

@@ -98,30 +98,37 @@ class EvaluatedStudy:
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
 
+    @property
+    def prepared(self) -> Path:
+        """The directory of its prepared checkpoints, beside that of its outputs."""
+        return self.outputs.parent.with_name("prepared") / self.outputs.name
+
     def describe_edits(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
         """Return messages, by name, about eval tasks that have results of an older source."""
         messages = {}
+        prepare = "" if suite.preparation is None else ", or that of prepare="
         for task in suite.tasks:
             source = self.source(suite, task)
             before = {result.source for result in results.get(task.identity, ()) if result.source}
             if source and before - {source}:
                 messages[task.name] = (
-                    f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
-                    f"its results were computed, and its version is still {task.version!r}: raise the version to "
-                    "compute them again"
+                    f"the function of eval task {task.name!r}{prepare}, or a file of gin bindings, changed since "
+                    f"some of its results were computed, and its version is still {task.version!r}: raise the "
+                    "version to compute them again"
                 )
         return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of the source of an eval task's function, and of files of gin bindings.
+        """Return a digest of the source of an eval task's function, of `prepare`, and of files of gin bindings.
 
-        Neither is part of the eval task's identity. Empty if neither is known.
+        None is part of the eval task's identity. Empty if none is known.
         """
-        source = ""
-        if task.evaluate is not None:
+        prepare = None if suite.preparation is None else suite.preparation.function
+        text = ""
+        for function in (task.evaluate, prepare):
             with suppress(OSError, TypeError):
-                text = inspect.getsource(inspect.unwrap(task.evaluate))
-                source = hashlib.sha256(text.encode()).hexdigest()[:16]
+                text += "" if function is None else inspect.getsource(inspect.unwrap(function))
+        source = hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
         if not suite.gin_files:
             return source
         bindings = hashlib.sha256()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, final, overload
 import numpy as np
 
 from phyla.errors import ConfigurationError, EvaluationError
-from phyla.evaluation import EvalTask, Metric, Moments
+from phyla.evaluation import EvalTask, Metric, Moments, Preparation
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
@@ -31,7 +31,9 @@ class EvaluationCheckpoint:
     """What is evaluated: one immutable checkpoint, the same for all shards of all eval tasks of a group.
 
     Attributes:
-        path: where to read it: a directory, or a file where the training job writes single files.
+        path: where to read it: a directory, or a file where the training job writes single files; for a suite with
+            `prepare`, the directory that this made.
+        original: what `prepare` read; without `prepare` the same as `path`.
         step: age of the weights; -1 when it is not known.
         name: its name in the study, or its path below the watched directory.
         index: place within it, when one checkpoint holds several models; else 0.
@@ -39,6 +41,7 @@ class EvaluationCheckpoint:
     """
 
     path: Path
+    original: Path
     step: int
     name: str
     index: int = 0
@@ -229,7 +232,9 @@ def seed_of(seed: int, replicate: int) -> int:
 
 def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:
     """Return a checkpoint as evaluation code sees it."""
-    return EvaluationCheckpoint(path=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial)
+    return EvaluationCheckpoint(
+        path=path, original=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial
+    )
 
 
 def run_command(
@@ -237,9 +242,9 @@ def run_command(
 ) -> None:
     """Run a command and record its results.
 
-    Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
-    JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its
-    metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": .., "stderr": ..}`,
+    Fields in its arguments are `{checkpoint}`, `{original}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`,
+    `{config}` (a JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It
+    writes its metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": .., "stderr": ..}`,
     `{"values": [..]}`, or a stored metric of phyla's.
 
     Raises:
@@ -252,6 +257,7 @@ def run_command(
     checkpoint, shard = evaluation.checkpoint, evaluation.shard
     fields: dict[str, object] = {
         "checkpoint": checkpoint.path.absolute(),
+        "original": checkpoint.original.absolute(),
         "step": checkpoint.step,
         "name": checkpoint.name,
         "shard": shard.index,
@@ -261,6 +267,62 @@ def run_command(
         "results": results,
     }
     where = f"command of eval task {evaluation.task!r}"
+    command, details = execute(template, fields, where, log=log, timeout_s=timeout_s, cwd=cwd)
+    try:
+        values = json.loads(results.read_text())
+    except FileNotFoundError:
+        raise EvaluationError(f"the command wrote no results to {{results}}: {details}") from None
+    except ValueError as error:
+        raise EvaluationError(f"the command's results are not JSON: {error}: {command}") from error
+    if not isinstance(values, Mapping):
+        raise EvaluationError(f"the command's results are not a JSON object: {values!r:.200}: {command}")
+    for name, value in values.items():
+        _record(evaluation, name, value)
+
+
+def convert(preparation: Preparation, original: EvaluationCheckpoint, into: Path, scratch: Path) -> None:
+    """Prepare a checkpoint with a command, whose output is in `scratch` while it runs.
+
+    Raises:
+        ConfigurationError: there is no such program.
+        EvaluationError: it failed or took too long.
+    """
+    assert preparation.command is not None
+    fields = {
+        "checkpoint": original.path.absolute(),
+        "into": into.absolute(),
+        "step": original.step,
+        "name": original.name,
+    }
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        execute(
+            preparation.command,
+            fields,
+            "command of prepare=",
+            log=scratch / "log.txt",
+            timeout_s=preparation.timeout_s,
+            cwd=None if preparation.cwd is None else str(preparation.cwd),
+        )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def execute(
+    template: Sequence[str],
+    fields: Mapping[str, object],
+    where: str,
+    *,
+    log: Path,
+    timeout_s: float | None,
+    cwd: str | None,
+) -> tuple[str, str]:
+    """Run a command with fields in its arguments; return it as one line, and details for the messages of errors.
+
+    Raises:
+        ConfigurationError: there is no such program; `where` names its place.
+        EvaluationError: it failed or took too long.
+    """
     arguments = [argument.format(**{key: str(value) for key, value in fields.items()}) for argument in template]
     command = shlex.join(arguments)
     try:
@@ -274,16 +336,7 @@ def run_command(
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {details}")
     if status:
         raise EvaluationError(f"the command {describe_end(status)}: {details}")
-    try:
-        values = json.loads(results.read_text())
-    except FileNotFoundError:
-        raise EvaluationError(f"the command wrote no results to {{results}}: {details}") from None
-    except ValueError as error:
-        raise EvaluationError(f"the command's results are not JSON: {error}: {command}") from error
-    if not isinstance(values, Mapping):
-        raise EvaluationError(f"the command's results are not a JSON object: {values!r:.200}: {command}")
-    for name, value in values.items():
-        _record(evaluation, name, value)
+    return command, details
 
 
 def _record(evaluation: Evaluation, name: str, value: Any) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -17,6 +18,7 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
+    EvaluationError,
     NotImportable,
     PhylaError,
     ProcessSpoiled,
@@ -24,7 +26,7 @@ from phyla.errors import (
     advice_on,
     is_storage_error,
 )
-from phyla.evaluation import EvalTask, Suite
+from phyla.evaluation import EvalTask, Preparation, Suite
 from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
@@ -34,11 +36,20 @@ from phyla.system.failpoints import failpoint
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.evaluating.aggregation import Aggregation
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, apply_bindings
-from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
+from phyla.worker.evaluating.evaluation import (
+    Evaluation,
+    EvaluationCheckpoint,
+    checkpoint_of,
+    convert,
+    run_command,
+)
+from phyla.worker.evaluating.prepared import PreparationFailed, PreparedCheckpoints, Record
 from phyla.worker.training.causes import log_error, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""
+LOOK_S = 0.1
+"""How often a worker looks whether another one has prepared its checkpoint."""
 
 
 class _Loaded(NamedTuple):
@@ -60,6 +71,7 @@ class Evaluator:
         studies: those whose checkpoints it evaluates, by id.
         state: what the study's `setup(worker)` returned.
         log: where full tracebacks go; None writes none.
+        limit: starts the time that the running job may take, in seconds; None for no limit. A sign of progress.
         outdated: whether the suites of a study changed since this process read them: it should be restarted.
     """
 
@@ -73,9 +85,14 @@ class Evaluator:
     state: Any = None
     log: Path | None = None
     surroundings: Surroundings = field(default_factory=Surroundings)
+    limit: Callable[[float | None], None] = lambda timeout_s: None
 
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
+        self._stopping = False
+        # Id of the checkpoint that was prepared last, and studies that may have some to delete.
+        self._prepared: int | None = None
+        self._untidy = {number for number, study in self.studies.items() if any(map(_prepares, study.suites))}
         self._current: Evaluation | None = None
         # Without bindings, gin is left to the user.
         suites = [suite for study in self.studies.values() for suite in study.suites]
@@ -95,9 +112,23 @@ class Evaluator:
 
     def stop(self) -> None:
         """Ask the running eval task to stop. Takes no lock, so a signal handler may call it."""
+        self._stopping = True
         current = self._current
         if current is not None:
             current.stop()
+
+    def tidy(self, following: object) -> None:
+        """Delete prepared checkpoints that no eval task needs; do nothing if the `following` job has the last."""
+        if isinstance(following, ClaimedEvaluation) and following.seen.id == self._prepared:
+            return
+        for study in tuple(self._untidy):
+            prepared = PreparedCheckpoints(self.studies[study].prepared)
+            if not prepared.collect(self._store_id, study, partial(self.client.in_evaluation, study=study)):
+                self._untidy.discard(study)
+
+    @cached_property
+    def _store_id(self) -> str:
+        return self.client.store.identity().id
 
     def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
         """Run one job; return None to requeue it."""
@@ -116,6 +147,8 @@ class Evaluator:
             return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
         except (StoreError, CheckpointsAbsent, ProcessSpoiled):
             raise
+        except PreparationFailed as error:
+            return _make_failure(work, str(error), retryable=not error.final)
         except CheckpointStorageFailed as error:
             self._loaded = None
             if study.stop is not None:
@@ -170,8 +203,11 @@ class Evaluator:
     def _evaluate(
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
     ) -> Evaluated | None:
-        checkpoint = checkpoint_of(work.seen, study.sources.path(work.seen))
+        original = checkpoint_of(work.seen, study.sources.path(work.seen))
         self._bind(study, suite.gin_files)
+        checkpoint = self._prepare(work, study, suite.preparation, original)
+        if checkpoint is None:
+            return None
         loaded = self._load(suite, work.seen.id, checkpoint)
         self._bind(study, suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
@@ -229,6 +265,71 @@ class Evaluator:
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
+    def _prepare(
+        self,
+        work: ClaimedEvaluation,
+        study: EvaluatedStudy,
+        preparation: Preparation | None,
+        original: EvaluationCheckpoint,
+    ) -> EvaluationCheckpoint | None:
+        """Return the checkpoint that eval tasks read, prepared if it is not yet; None if the worker is to stop."""
+        if preparation is None:
+            return original
+        self._prepared = work.seen.id
+        self._untidy.add(work.job.study)
+        wanted = Record(
+            store=self._store_id,
+            study=work.job.study,
+            checkpoint=work.seen.id,
+            identity=work.seen.identity,
+            preparation=preparation.identity,
+            claimed_at=work.job.started_at or 0.0,
+        )
+        path = PreparedCheckpoints(study.prepared).find_or_make(
+            wanted,
+            partial(self._make, work, study, preparation, original),
+            created_at=work.job.created_at,
+            max_attempts=preparation.max_attempts,
+            wait=self._wait,
+        )
+        self.limit(work.job.timeout_s)
+        return None if path is None else replace(original, path=path)
+
+    def _wait(self) -> bool:
+        """Wait a moment for another worker, without a limit of time; return False to stop."""
+        self.limit(None)
+        time.sleep(LOOK_S)
+        return not self._stopping
+
+    def _make(
+        self,
+        work: ClaimedEvaluation,
+        study: EvaluatedStudy,
+        preparation: Preparation,
+        original: EvaluationCheckpoint,
+        into: Path,
+    ) -> None:
+        """Prepare a checkpoint; the error of a failure is one line that all eval tasks share."""
+        self._loaded = None  # its memory may be needed
+        self.limit(preparation.timeout_s)
+        what = f"prepare={preparation.name}"
+        try:
+            if preparation.function is not None:
+                ran = f"{what} ran on {escape_name(original.name)}"
+                self.surroundings.call(ran, preparation.function, original, into)
+            else:
+                convert(preparation, original, into, self.work_root / f"eval-{work.job.id}.{work.job.token}")
+            if not any(into.iterdir()):
+                raise EvaluationError("it wrote nothing into its directory `into`")
+        except (Exception, SystemExit) as error:
+            study.sources.check(work.seen, again=True)
+            if isinstance(error, OSError) and is_storage_error(error):
+                raise
+            heading = f"{what} of suite {work.group.suite!r} on {escape_name(original.name)} failed"
+            cause = log_error(error, heading, None, self.log)
+            raise PreparationFailed(f"{what} failed: {cause.words()}") from error
+        study.sources.check(work.seen)
+
     def _bind(self, study: EvaluatedStudy, files: Sequence[str] = (), task: Sequence[str] = ()) -> None:
         if self._binds:
             apply_bindings(study.gin_root, files, task)
@@ -243,6 +344,10 @@ class Evaluator:
         value = None if suite.load is None else self.surroundings.call(ran, suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
         return value
+
+
+def _prepares(suite: Suite) -> bool:
+    return suite.preparation is not None
 
 
 def _find_task(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:

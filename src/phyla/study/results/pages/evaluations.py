@@ -8,7 +8,17 @@ from urllib.parse import quote
 
 from phyla.evaluation.matrix import Cell, CellCause, CellStatus, GroupValues, causes
 from phyla.evaluation.suite import SuiteOutline
-from phyla.formatting import duration, format_count, format_estimate, lag_words, moment, number, short, step
+from phyla.formatting import (
+    duration,
+    format_count,
+    format_estimate,
+    join_names,
+    lag_words,
+    moment,
+    number,
+    short,
+    step,
+)
 from phyla.pages import Fact, Later, Page, Row, Section, Span, Table, Text
 from phyla.records import ACTION, Checkpoint, EvalEvent, StudyState, escape_name, summarize_error
 from phyla.study.results.pages.record import newest_of, record_table, since
@@ -313,7 +323,7 @@ def causes_table(cells: Iterable[Cell], most: int = ROWS) -> Table:
     """Return why values are missing, the most urgent reasons first."""
     known = causes(cell for cell in cells if cell.replicate == 0)
     left_out = f"the first {most} of {number(len(known))} rows" if len(known) > most else ""
-    failed = any(cause.status is CellStatus.FAILED and cause.task for cause in known)
+    failed = any(cause.status is CellStatus.FAILED and cause.tasks for cause in known)
     return Table(
         name="causes",
         title="Missing values",
@@ -331,4 +341,4 @@ def _cause(cause: CellCause) -> Row:
     if all(checkpoint.step >= 0 for checkpoint in newest):
         where = f"step {', '.join(number(checkpoint.step) for checkpoint in newest)}"
     count, why = number(len(cause.checkpoints)), short(cause.why or "", 400)
-    return (cause.status, cause.suite, cause.task or "all", count, where, why)
+    return (cause.status, cause.suite, join_names(cause.tasks) or "all", count, where, why)
