@@ -240,11 +240,12 @@ def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path) -> 
     )
     results = study.run(workers=2)
     trials = results.trials()
-    assert [trial.fitness for trial in trials] == [pytest.approx(trial.params["x"] + 1.0) for trial in trials]
+    drawn: list[Any] = [trial.params["x"] for trial in trials]
+    assert [trial.fitness for trial in trials] == [pytest.approx(x + 1.0) for x in drawn]
     # Checkpoints with the same content have the same results.
     made = calls(tmp_path / ".phyla")
     assert {*made} <= {trial.checkpoint for trial in trials}
-    assert len(made) == len({*made}) == len({trial.params["x"] for trial in trials})
+    assert len(made) == len({*made}) == len({*drawn})
     assert left_over(tmp_path) == []
 
 
