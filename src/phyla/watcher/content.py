@@ -100,8 +100,8 @@ def _hash(lines: Iterator[str] | list[str]) -> str:
 def counts(root: Place, paths: tuple[str, ...], fingerprint: str) -> dict[str, int]:
     """Return the integers that a checkpoint records at its top, such as `global_step`; none if it is gone."""
     del fingerprint  # other files, other numbers
-    unreadable = (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile, CheckpointStorageFailed)
-    with suppress(*unreadable):
+    odd = (ValueError, LookupError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile)
+    with suppress(OSError, CheckpointStorageFailed, *odd):
         path = root / paths[0]
         if path.is_dir():
             return _integers(json.loads((path / _STATE).read_bytes()))
