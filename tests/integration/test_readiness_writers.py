@@ -32,6 +32,7 @@ FORMATS_OF = {
     "dcp-in-place": ("dcp",),
     "safetensors": ("safetensors",),
     "shards": ("safetensors", "auto"),
+    "policy": ("torch", "auto"),
     "orbax": ("orbax", "auto"),
     "orbax-commit-file": ("orbax",),
     "huggingface": ("huggingface",),

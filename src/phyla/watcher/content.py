@@ -23,6 +23,8 @@ _ZIP_START = b"PK\x03\x04"
 _STORAGE = re.compile(r"[^/]+/data/\d+")
 _WEIGHTS = (".pth", ".h5", ".npy")
 """Endings of the members that hold weights, in archives of Stable-Baselines3, Keras and NumPy."""
+_SCALAR_BYTES = 8
+"""What saves a checkpoint may keep scores in tensors of its own, as Lightning's callbacks do."""
 _STATE = "trainer_state.json"
 _TENSOR_BYTES = 64
 """Of each tensor of a safetensors file, which has no checksums."""
@@ -83,6 +85,7 @@ def _digest_archive(file: IO[bytes]) -> str | None:
     # A copy that is saved anew may differ in its archive's name, and in the state of what saves it.
     members = zipfile.ZipFile(file).infolist()
     storages = [member for member in members if _STORAGE.fullmatch(member.filename)]
+    storages = [member for member in storages if member.file_size > _SCALAR_BYTES] or storages
     weights = storages or [member for member in members if member.filename.endswith(_WEIGHTS)]
     lines = sorted(f"{member.file_size}\0{member.CRC}" for member in weights)
     # torch.save can be configured to omit checksums.
@@ -97,8 +100,8 @@ def _hash(lines: Iterator[str] | list[str]) -> str:
 def counts(root: Place, paths: tuple[str, ...], fingerprint: str) -> dict[str, int]:
     """Return the integers that a checkpoint records at its top, such as `global_step`; none if it is gone."""
     del fingerprint  # other files, other numbers
-    unreadable = (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile, CheckpointStorageFailed)
-    with suppress(*unreadable):
+    odd = (ValueError, LookupError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile)
+    with suppress(OSError, CheckpointStorageFailed, *odd):
         path = root / paths[0]
         if path.is_dir():
             return _integers(json.loads((path / _STATE).read_bytes()))

@@ -132,6 +132,20 @@ def load_shards(path: Path, step: int) -> None:
     check_torch_state(state, step)
 
 
+def save_policy(root: Path, step: int) -> None:
+    from stable_baselines3.common.save_util import save_to_zip_file
+
+    path = root / f"rl_model_{step}_steps.zip"
+    save_to_zip_file(path, data={"num_timesteps": step}, params={"policy": torch_state(step)})
+
+
+def load_policy(path: Path, step: int) -> None:
+    from stable_baselines3.common.save_util import load_from_zip_file
+
+    parameters: Any = load_from_zip_file(path)[1]
+    check_torch_state(parameters["policy"], step)
+
+
 def _orbax(root: Path, steps: range, report: Callable[[int], None], **options: Any) -> None:
     import jax.numpy as jnp
     import orbax.checkpoint as ocp
@@ -192,6 +206,7 @@ SAVERS: dict[str, Callable[[Path, int], None]] = {
     "dcp-in-place": save_dcp_in_place,
     "safetensors": save_safetensors,
     "shards": save_shards,
+    "policy": save_policy,
 }
 LOADERS: dict[str, Callable[[Path, int], None]] = {
     "torch": load_torch,
@@ -201,6 +216,7 @@ LOADERS: dict[str, Callable[[Path, int], None]] = {
     "dcp-in-place": load_dcp,
     "safetensors": load_safetensors,
     "shards": load_shards,
+    "policy": load_policy,
     "orbax": load_orbax,
     "orbax-commit-file": load_orbax,
     "huggingface": load_trainer,

@@ -53,6 +53,13 @@ def test_what_is_saved_anew_is_a_copy_by_its_storages(watched: WatchedDirectory)
     assert len(watched.events()) == 1
 
 
+def test_scores_of_callbacks_make_no_difference(watched: WatchedDirectory) -> None:
+    save(watched.root / "step=100.ckpt", b"weights of a model", b"0.25")
+    save(watched.root / "best.ckpt", b"weights of a model", b"0.75", b"0.25")
+    assert watched.look() == [("step=100.ckpt", 100)]
+    assert len(watched.events()) == 1
+
+
 def test_a_copy_that_comes_before_its_original_waits_for_it(watched: WatchedDirectory) -> None:
     save(watched.root / "checkpoint-0.pth.tar", b"0")
     assert watched.look() == [("checkpoint-0.pth.tar", 0)]

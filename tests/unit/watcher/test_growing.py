@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foreign import safetensors, save, write
+from foreign import index, safetensors, save, write
 from watched import QUIET_S, WatchedDirectory
 
 WEIGHTS = safetensors({"w": 40})
@@ -86,4 +86,18 @@ def test_other_weights_are_evaluated_again(watched: WatchedDirectory) -> None:
     assert watched.look(QUIET_S) == [("step_100", 100), ("step_100", 100)]
     write(watched.root / "step_100/more.safetensors", WEIGHTS)
     watched.look()
+    assert len(watched.look(QUIET_S)) == 3
+
+
+def test_shards_that_are_written_again_are_not_mixed(watched: WatchedDirectory) -> None:
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for step in (100, 200):
+        for name, tensor in zip(names, "ab", strict=True):
+            write(watched.root / f"step_{step}" / name, safetensors({tensor: 40}), at=watched.now + step)
+        weight_map = dict(zip("ab", names, strict=True))
+        write(watched.root / f"step_{step}/model.safetensors.index.json", index(weight_map), at=watched.now + step)
+        write(watched.root / f"step_{step}/tokenizer.json", "{}", at=watched.now + step)
+    assert watched.look() == [("step_100", 100), ("step_200", 200)]
+    write(watched.root / "step_200" / names[0], safetensors({"a": 40}), at=watched.now + 210)
+    assert watched.look() == [("step_100", 100), ("step_200", 200)]
     assert len(watched.look(QUIET_S)) == 3

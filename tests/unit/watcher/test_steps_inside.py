@@ -88,3 +88,15 @@ def test_a_rule_for_steps_comes_first(tmp_path: Path) -> None:
     assert watched.look() == [("ckpt.pt", -1)]
     save(watched.root / "ckpt_5.pt", step=3)
     assert watched.look() == [("ckpt.pt", -1), ("ckpt_5.pt", 5)]
+
+
+@pytest.mark.parametrize(
+    "state", ["[" * 100_000, "[]", '{"global_step": "3"}', '{"global_step": true}', "", '{"step": -1}']
+)
+def test_what_cannot_be_read_is_no_step(state: str, watched: WatchedDirectory) -> None:
+    write(watched.root / "final/model.safetensors", safetensors({"w": 40}))
+    write(watched.root / "final/trainer_state.json", state)
+    header = json.dumps({"__metadata__": {"step": 3}}).encode()
+    write(watched.root / "other.safetensors", len(header).to_bytes(8, "little") + header)
+    watched.look()
+    assert sorted(watched.look(QUIET_S)) == [("final", -1), ("other.safetensors", -1)]

@@ -8,6 +8,7 @@ from typing import final
 
 from phyla.watcher.format import Candidate, Check, Finish, Verdict, check_file, load_formats, worst
 from phyla.watcher.formats.step_source import RANK, StepFrom
+from phyla.watcher.formats.weights import weights
 from phyla.watcher.listing import Listing, Place, Root
 
 _NUMBERED = re.compile(rf"{RANK.pattern}|\d+[-_]of[-_]\d+|__\d+(_\d+)?|states?_\d+", re.IGNORECASE)
@@ -114,7 +115,11 @@ class Siblings:
         if _spread(listed) > _SLACK_NS + 2 * _spread(self._listing(earlier[-1])):
             return Verdict.settling("its files differ in age: it may be being overwritten")
         files = [file for file in listed.files if file.name.endswith(known)]
-        verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)
+        verdicts = [check_file(root / file.relative, file.size_bytes) for file in files]
+        if self._paths[name] == (name,):
+            content = weights(root / name, listed.folder()[1])
+            verdicts += [] if content is None else [content.verdict]
+        verdict = worst(verdicts)
         if verdict.finish is Finish.COMPLETE:
             return Verdict.complete(f"it has all files that {earlier[-1]} has")
         return verdict
