@@ -198,7 +198,23 @@ def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: P
     suites.write_text(SUITES.replace("[value", "[1 + value"))
     write(training, 200, 0.5)
     told = cli(*words, "--format", "marker=done", "--once")
-    assert told.count("the function of eval task 'accuracy', or a file of gin bindings, changed") == 1
+    changed = "the function of eval task 'accuracy', or what it uses of its file or of gin, changed"
+    assert told.count(changed) == 1
+    # It is said once, whatever comes later.
+    write(training, 300, 0.5)
+    assert changed not in cli(*words, "--format", "marker=done", "--once")
+
+
+def test_an_edit_of_what_an_eval_task_calls_is_told(tmp_path: Path, cli: Phyla) -> None:
+    training, suites = tmp_path / "training", tmp_path / "suites.py"
+    words = ("watch", training, "--suite", suites, "--home", tmp_path / "home", "--workers", 0, "--name", "run")
+    called = SUITES.replace("[value", "[shift() + value") + "\n\ndef shift():\n    return 0.0\n\nunused = 1\n"
+    write(training, 100, 0.5)
+    for text, count in ((called, 0), (called.replace("= 1", "= 2"), 0), (called.replace("0.0\n", "1.0\n"), 1)):
+        study_modules.forget()  # as in the next process
+        suites.write_text(text)
+        told = cli(*words, "--format", "marker=done", "--once")
+        assert told.count("or what it uses of its file or of gin, changed") == count
 
 
 def test_each_directory_without_a_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,16 @@ def time_option(text: str, default: str | None = None) -> Any:
     return Option(parser=seconds, metavar="TIME", help=text, show_default=default or False)
 
 
+Board: TypeAlias = Annotated[
+    Path | None, Option(metavar="DIR", help="Write TensorBoard event files while it runs.")
+]
+WatchTrackers: TypeAlias = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME[=PLACE][#RUN]",
+        help="Log to wandb[=PROJECT], mlflow[=URI] or tensorboard[=DIR]; to an existing RUN; repeatable.",
+    ),
+]
 TimeLimit: TypeAlias = Annotated[
     Any,
     time_option(

@@ -192,16 +192,8 @@ def watch(
     on_alert: Annotated[
         str | None, Option(metavar="COMMAND", help="Command to start for each regression, without a shell.")
     ] = None,
-    tensorboard: Annotated[
-        Path | None, Option(metavar="DIR", help="Write TensorBoard event files while it runs.")
-    ] = None,
-    tracker: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME[=PLACE][#RUN]",
-            help="Log to wandb[=PROJECT], mlflow[=URI] or tensorboard[=DIR]; to an existing RUN; repeatable.",
-        ),
-    ] = None,
+    tensorboard: options.Board = None,
+    tracker: options.WatchTrackers = None,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed; change nothing.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""

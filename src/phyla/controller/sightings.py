@@ -59,11 +59,13 @@ class Sightings:
                     tx.apply([*machine.gone(tx, row, seen[number])])
             return noted
 
-    def note(self, kind: str, message: str, *, seen: int | None = None) -> None:
-        """Record an event that users should see."""
+    def note(self, kind: str, message: str, *, seen: int | None = None, suite: str | None = None) -> None:
+        """Record an event that users should see; that an eval task of a suite was edited is recorded once."""
         with self._exclusive() as tx:
-            event = EvalEvent(study=self._study.id, kind=kind, seen=seen, message=message, created_at=tx.now())
-            tx.apply([machine.Insert(event)])
+            event = EvalEvent(
+                study=self._study.id, kind=kind, seen=seen, suite=suite, message=message, created_at=tx.now()
+            )
+            tx.apply([machine.Insert(event)] if machine.is_news(tx, event) else [])
 
     def backfill(self) -> int:
         """Queue missing evaluations of registered checkpoints; return the number of changes."""

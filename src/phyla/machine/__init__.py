@@ -29,6 +29,7 @@ from phyla.machine.evaluating.groups import (
     complete_evaluation,
     ended_groups,
     finish_watching,
+    is_news,
     restore_claim,
     settle_group,
 )

@@ -22,14 +22,15 @@ from phyla.settings import awake_clock, system_clock, thread_environment
 from phyla.supervision.gpus import VISIBLE, seen_gpus
 from phyla.supervision.packing import Packing, wide_tasks
 from phyla.supervision.term import PERSON, Term
-from phyla.supervision.worker_process import WorkerProcess, inherited
+from phyla.supervision.worker_process import WorkerProcess, inherited, wait_for_end
 from phyla.worker import Closing, Launch
 from phyla.worker.commands.outputs import drop_middle, tail
 from phyla.worker.containment import keeper
 from phyla.worker.containment.processes import describe_end
 from phyla.worker.spec import Exit, WorkerSpec
 
-POLL_S = 0.05
+POLL_S = 0.2
+"""Interval of checks for progress and for what to display; the end of a worker is noticed at once."""
 LOOK_S = 1.0
 """Seconds between checks for eval tasks that need more GPUs than a usual worker has."""
 COLLECT_S = 1.0
@@ -171,7 +172,7 @@ class Supervisor:
                             # The next collection deletes the rest.
                             self.client.collect()
                 self.on_tick()
-                time.sleep(POLL_S)
+                wait_for_end(self._processes.values(), POLL_S)
         if self._cannot_go_on is not None:
             raise self._cannot_go_on
 

@@ -3,10 +3,12 @@
 import contextlib
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, final
@@ -25,6 +27,28 @@ def inherited(launch: Launch) -> tuple[int, ...]:
     return () if launch.descriptor is None else (launch.descriptor,)
 
 
+WITHOUT_END_S = 0.05
+"""Interval of checks whether a process has ended where no descriptor shows that."""
+
+
+def wait_for_end(processes: "Iterable[WorkerProcess]", seconds: float) -> None:
+    """Wait until one of these processes has ended, but no longer than some seconds."""
+    ends = select.poll()
+    for process in processes:
+        if process.end is None:
+            time.sleep(min(seconds, WITHOUT_END_S))
+            return
+        ends.register(process.end, select.POLLIN)
+    ends.poll(1000 * seconds)
+
+
+def _open_end(pid: int) -> int | None:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
+
+
 @final
 @dataclass
 class WorkerProcess:
@@ -41,6 +65,7 @@ class WorkerProcess:
     ends_at: float = math.inf
     looked_at: float = -math.inf
     epoch: float = math.inf  # the time at which the supervisor's clock was 0, as of the last look
+    end: int | None = None  # a descriptor that is readable once the process has ended, where the system has such
 
     @classmethod
     def start(
@@ -67,7 +92,7 @@ class WorkerProcess:
             # It died at once; its exit status and log have the reason.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        return cls(spec, popen, mark, now)
+        return cls(spec, popen, mark, now, end=_open_end(popen.pid))
 
     def close_soon(self, closing: Closing) -> None:
         """Ask it to exit after its current work."""
@@ -109,6 +134,9 @@ class WorkerProcess:
 
     def clean_up(self) -> None:
         """Kill the processes that it started, after its own end."""
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
         if self.popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 # It died before it read all input.

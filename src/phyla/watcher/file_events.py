@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-TICK_MS = 100
+TICK_MS = 250
 """How often a wait for events checks whether to stop."""
 
 

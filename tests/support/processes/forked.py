@@ -32,7 +32,7 @@ ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 
 USUAL = (
     *("phyla.cli.app", "phyla.study.results.load", "phyla.study.running.run", "phyla.study.running.display"),
-    *("phyla.study.running.code_digest", "phyla.study.repeating.replicates", "phyla.study_main"),
+    *("phyla.system.code_digest", "phyla.study.repeating.replicates", "phyla.study_main"),
     *("phyla.supervision.supervisor", "phyla.worker.training.trainer", "phyla.worker.pinned"),
     *("phyla.store.sql.sqlite", "phyla.store.sql.store", "phyla.study.running.stored_config"),
     *("phyla.launchers.pools", "phyla.integrations.optuna_search", "typer._adapters"),

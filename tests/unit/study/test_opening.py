@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phyla.study.running.code_digest import code_digest
+from phyla.system.code_digest import code_digest
 
 HELPER = "def twice(x):\n    return 2 * x\n\n\n"
 TRAIN = "def train(trial):\n    return [twice(x) for x in 'abc']\n"

@@ -19,7 +19,11 @@ from facts import check_facts
 from phyla import settings, terminal
 from phyla.records import (
     Aim,
+    Checkpoint,
+    CheckpointKind,
     Cohort,
+    Group,
+    GroupState,
     JobState,
     Maximize,
     Member,
@@ -30,8 +34,10 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.study import Progress
+from phyla.study.results.watched_runs import Change
 from phyla.study.running import display as live
 from phyla.study.running.display import StudyDisplay, choose_members, draw_study, spark
+from phyla.study.watching.display import ChangeDisplay
 
 
 def member(index: int, fitness: float | None) -> Member:
@@ -330,6 +336,18 @@ def test_a_run_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPat
             for _ in range(2):
                 display.print("trial 1 failed")
         print("what a command says at the end", flush=True)
+
+
+def test_a_long_failure_is_printed_in_full_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = ChangeDisplay({})
+    for step, why in ((1, "no data"), (2, "no data"), (3, "no memory"), (4, "no data")):
+        seen = Checkpoint(
+            study=1, kind=CheckpointKind.SEEN, name=f"step-{step}", step=step, identity=f"{step}", created_at=0.0
+        )
+        group = Group(study=1, suite="held", state=GroupState.PARTIAL, why=why, created_at=0.0)
+        display.show(Change(run="run", kind="partial", seen=seen, group=group))
+    reasons = [line.partition(" partial: ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert reasons == ["no data", "failed as above", "no memory", "failed as above"]
 
 
 def test_failures_are_told_although_the_clock_of_the_store_is_behind(

@@ -26,6 +26,7 @@ from phyla.machine.view import View
 from phyla.records import (
     Attempt,
     AttemptState,
+    EvalEvent,
     EvalJob,
     Group,
     GroupState,
@@ -37,6 +38,9 @@ from phyla.records import (
     TrialRecord,
     summarize_error,
 )
+
+CHANGED_SOURCE = "changed-source"
+"""Kind of the event that the function of an eval task was edited under the same version."""
 
 
 def claim_evaluation(
@@ -138,8 +142,16 @@ def _finish_aggregation(view: View, rules: Rules, group: Group, done: Evaluated)
     commands: list[Command] = []
     if ended.best and former is not None and former.id != group.id:
         commands.append(Update(replace(former, best=False)))
-    commands += [Update(ended), *(Insert(event) for event in done.events)]
+    commands += [Update(ended), *(Insert(event) for event in done.events if is_news(view, event))]
     return commands + score(view, rules, ended)
+
+
+def is_news(view: View, event: EvalEvent) -> bool:
+    """Return whether to note an event: that an eval task was edited is said once, not for each checkpoint."""
+    known = (event.kind, event.suite, event.message)
+    return event.kind != CHANGED_SOURCE or known not in (
+        (past.kind, past.suite, past.message) for past in view.events()
+    )
 
 
 def ended_groups(commands: Sequence[Command]) -> list[int]:

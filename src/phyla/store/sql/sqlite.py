@@ -25,9 +25,9 @@ from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 from phyla.system.file_systems import network_file_system
 
 BUSY_TIMEOUT_S = 30.0
-LOOK_S, MOST_LOOK_S = 0.004, 0.05
+LOOK_S, MOST_LOOK_S = 0.004, 0.25
 """How often a worker that waits looks whether something was committed, at first and after a while."""
-PATIENCE = 0.01
+PATIENCE = 0.02
 """Part of the time since the last commit by which the next one may be seen late."""
 _OF_PARENTS: list[object] = []
 """Connections of a parent process: a child made by fork must not even close them."""

@@ -275,6 +275,10 @@ class SqlStore:
             raise problem from error
 
 
+IDLE_S = 2.0
+"""Commits are noticed, and so are waits of known length; asking without either only finds leases that expired."""
+
+
 @final
 class _Changes:
     """Waits for commits; opens its connection when it is first asked to."""
@@ -282,7 +286,7 @@ class _Changes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._watch: Watch | None = None
-        self.idle_s = 0.25
+        self.idle_s = IDLE_S
 
     def wait(self, seconds: float) -> bool:
         try:

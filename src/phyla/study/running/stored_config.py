@@ -13,7 +13,7 @@ from phyla.errors import (
 )
 from phyla.records import JsonObject
 from phyla.study.declaration import Declared
-from phyla.study.running.code_digest import code_digest
+from phyla.system.code_digest import code_digest
 from phyla.worker import Command
 from phyla.worker.pinned import Pinned
 

@@ -74,9 +74,17 @@ class ChangeDisplay(Display):
         if group is None:
             return f"{name} seen" if change.kind == "seen" else f"{name} put aside: {summarize_error(seen.error)}"
         if change.kind != "complete":
-            return f"{name} {group.suite} {change.kind}: {group.why}"
+            return f"{name} {group.suite} {change.kind}: {self._explain(change.run, group)}"
         lag = "" if change.lag_s is None else f"  lag {duration(change.lag_s)}"
         return f"{name} {group.suite} complete: {self._values(group)}{lag}"
+
+    def _explain(self, run: str, group: records.Group) -> str:
+        """Return why a group has no result; a long failure is printed in full once."""
+        key = (f"{run} {group.suite}", group.why or "")
+        if group.state is records.GroupState.PARTIAL and key in self._told:
+            return "failed as above"
+        self._told.add(key)
+        return str(group.why)
 
     def _values(self, group: records.Group) -> str:
         values: dict[str, Any] = dict(group.values)

@@ -151,4 +151,4 @@ def _note_edited(sightings: Sightings, store: Store, evaluated: EvaluatedStudy, 
             for results in newest.groups:
                 if results.group.suite == suite.name and not results.group.replicate:
                     for message in evaluated.describe_edits(suite, results.results).values():
-                        sightings.note("changed-source", message)
+                        sightings.note("changed-source", message, suite=suite.name)

@@ -59,8 +59,7 @@ def watch(
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
         grace_s: seconds that eval tasks have to stop after a signal, as in `Study.run`.
         tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
-        trackers: where else to log evaluations, as in `Study.run`: `wandb` or `mlflow`, perhaps with
-            `=PLACE`, and with `#RUN` for the id of the run that the training itself writes.
+        trackers: where to log evaluations, as in `Study.run`, perhaps with `#RUN`: the id of an existing run.
         on_alert: a command that is started for each regression that is found; see `phyla.study.watching.alerts`.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
@@ -85,7 +84,6 @@ def watch(
     from phyla.study.watching.runs import Watching
     from phyla.watcher import Following
 
-    outlets = Outlets(tensorboard, trackers, words_of(on_alert))
     devices, term = check_gpus("gpus", gpus), make_term(None, None, grace_s)
     watching = Watching(
         crew=Crew(workers, gpus_per_worker=gpus_per_worker, gpus=devices, term=term, on_interrupt=on_interrupt),
@@ -96,7 +94,7 @@ def watch(
         snapshot_dir=str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else "",
         lease_s=lease_s,
     )
-    return follow(watching, paths, name, poll_s, outlets, on_change)
+    return follow(watching, paths, name, poll_s, Outlets(tensorboard, trackers, words_of(on_alert)), on_change)
 
 
 def evaluate(

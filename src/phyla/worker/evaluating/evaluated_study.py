@@ -1,5 +1,6 @@
 """A study to evaluate: its suites, checkpoints, gin bindings, and the directory of results."""
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from phyla.checkpoints import Checkpoints
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import Checkpoint, EvalResult
+from phyla.system.code_digest import code_digest
 
 
 class Sources(Protocol):
@@ -77,6 +79,11 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
         raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
 
 
+@functools.lru_cache(maxsize=256)
+def _digest(function: Callable[..., object]) -> str:
+    return code_digest(function)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedStudy:
@@ -112,23 +119,22 @@ class EvaluatedStudy:
             before = {result.source for result in results.get(task.identity, ()) if result.source}
             if source and before - {source}:
                 messages[task.name] = (
-                    f"the function of eval task {task.name!r}{prepare}, or a file of gin bindings, changed since "
-                    f"some of its results were computed, and its version is still {task.version!r}: raise the "
-                    "version to compute them again"
+                    f"the function of eval task {task.name!r}{prepare}, or what it uses of its file or of gin, "
+                    f"changed since some of its results were computed, and its version is still {task.version!r}: "
+                    "raise the version to compute them again"
                 )
         return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of the source of an eval task's function, of `prepare`, and of files of gin bindings.
+        """Return a digest of an eval task's function and of `prepare`, what they use of their files, and of gin files.
 
         None is part of the eval task's identity. Empty if none is known.
         """
         prepare = None if suite.preparation is None else suite.preparation.function
-        text = ""
-        for function in (task.evaluate, prepare):
+        source = ""
+        for function in filter(None, (task.evaluate, prepare)):
             with suppress(OSError, TypeError):
-                text += "" if function is None else inspect.getsource(inspect.unwrap(function))
-        source = hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+                source += _digest(inspect.unwrap(function))
         if not suite.gin_files:
             return source
         bindings = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A digest of a training function and of what it uses, by which an edit is noticed."""
+"""A digest of a function, such as training or an eval task, and of what it uses, by which an edit is noticed."""
 
 import ast
 import functools
