@@ -126,15 +126,16 @@ class EvaluatedStudy:
         return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of an eval task's function and of `prepare`, what they use of their files, and of gin files.
+        """Return a digest of an eval task's function and `prepare`, what these use of their files, and gin files.
 
         None is part of the eval task's identity. Empty if none is known.
         """
         prepare = None if suite.preparation is None else suite.preparation.function
         source = ""
-        for function in filter(None, (task.evaluate, prepare)):
-            with suppress(OSError, TypeError):
-                source += _digest(inspect.unwrap(function))
+        for function in (task.evaluate, prepare):
+            if function is not None:
+                with suppress(OSError, TypeError):
+                    source += _digest(inspect.unwrap(function))
         if not suite.gin_files:
             return source
         bindings = hashlib.sha256()
