@@ -18,8 +18,8 @@ import psutil
 
 from machine import facts
 
-SETTLED_S = 15.0
-"""From the start of a command until it is measured."""
+SETTLED_S = 30.0
+"""From the start of a command until it is measured; on a busy machine workers take ten seconds to start."""
 SUITES = """
 import phyla
 
