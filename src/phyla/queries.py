@@ -223,6 +223,11 @@ def retention(reader: Reader) -> KeptCheckpoints:
 # Evaluation
 
 
+def ended_groups(reader: Reader, since: float) -> tuple[float, Sequence[Group]]:
+    """Return the time, and the evaluation groups that ended since a time before."""
+    return reader.now(), reader.ended_groups(since)
+
+
 def job(reader: Reader, number: int) -> TrialRecord | EvalJob | None:
     """Return a job of any kind, or None."""
     return reader.job(number)

@@ -230,8 +230,8 @@ def test_export_of_tensorboard(phyla_at: Phyla, tmp_path: Path) -> None:
     assert {one.tag for one in runs["suited/member0"]} == evaluated | trained
     phyla_at("export", "suited", "--what", "evaluations", "--format", "tensorboard", "-o", tmp_path / "only")
     assert {one.tag for one in logged(tmp_path / "only")["suited/member0"]} == evaluated
-    said = phyla_at("export", "watched", "--format", "wandb", "-o", tmp_path / "logs", code=2)
-    check_facts(said, "--format")
+    said = phyla_at("export", "watched", "--format", "wandb", "-o", tmp_path / "logs")
+    check_facts(said, "wandb sync")
 
 
 def test_an_extra_that_is_missing_is_named(

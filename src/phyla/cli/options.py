@@ -75,6 +75,21 @@ def labels(text: str) -> str:
     return ",".join(names)
 
 
+Suites: TypeAlias = Annotated[
+    list[str] | None, Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")
+]
+HarnessTasks: TypeAlias = Annotated[
+    str | None, Option(metavar="TASKS", help="Tasks of lm-evaluation-harness, as arc_easy,hellaswag.")
+]
+HarnessSettings: TypeAlias = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME=VALUE", help="For these tasks: batch_size, limit, include_path, shards, ...; repeatable."
+    ),
+]
+WatchGpus: TypeAlias = Annotated[
+    str | None, Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible")
+]
 Labels: TypeAlias = Annotated[
     Any,
     Option(

@@ -147,18 +147,9 @@ def watch(
     paths: Annotated[
         list[str], Argument(metavar="DIR...", help="Directories or s3:// URLs of checkpoints; or a study's name.")
     ],
-    suite: Annotated[
-        list[str] | None, Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")
-    ] = None,
-    lm_eval: Annotated[
-        str | None, Option(metavar="TASKS", help="Tasks of lm-evaluation-harness, as arc_easy,hellaswag.")
-    ] = None,
-    lm_eval_option: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME=VALUE", help="For these tasks: batch_size, limit, include_path, shards, ...; repeatable."
-        ),
-    ] = None,
+    suite: options.Suites = None,
+    lm_eval: options.HarnessTasks = None,
+    lm_eval_option: options.HarnessSettings = None,
     workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
     name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
     format: Annotated[  # noqa: A002
@@ -183,10 +174,7 @@ def watch(
     once: Annotated[bool, Option("--once", help="Evaluate the existing checkpoints, then stop.")] = False,
     poll: Annotated[Any, options.time_option("Maximum time between two scans.", "10s")] = "10s",
     gpus_per_worker: options.Gpus = "auto",
-    gpus: Annotated[
-        str | None,
-        Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible"),
-    ] = None,
+    gpus: options.WatchGpus = None,
     grace: options.Grace = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     on_alert: Annotated[

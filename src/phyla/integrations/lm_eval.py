@@ -77,10 +77,10 @@ def suite(
     Raises:
         ConfigurationError: lm-eval is not installed, or has no such task.
     """
-    manager = _manager_of(tasks, include_path)
+    manager, settings = _manager_of(tasks, include_path), dict(model_args or {})
     how: JsonObject = {
         "model": model,
-        "model_args": dict(model_args or {}),
+        "model_args": settings,
         "limit": limit,
         "num_fewshot": num_fewshot,
         "include_path": include_path,
@@ -93,30 +93,32 @@ def suite(
     goals = _goals(list(described.values()))
     shared = all("acc" in description.directions for description in described.values())
     chosen = objective or next((goal for goal in goals if shared and goal.metric == "acc_mean"), None)
+    files = _files(manager, list(described))
+    load = LoadModel(model=model, model_args=settings, batch_size=batch_size, device=device, files=files)
     return Suite(
         name,
         [
-            EvalTask(
-                re.sub(r"[^\w.-]+", "-", task),
-                evaluate,
-                config={"task": task, **how},
-                version=description.version,
-                shards=shards if description.splits else 1,
-                timeout_s=timeout_s,
-            )
+            _eval_task(task, description, how, shards=shards, timeout_s=timeout_s)
             for task, description in described.items()
         ],
         objective=chosen,
         watch=[goal for goal in goals if chosen is None or goal.metric != chosen.metric],
         aggregates=[GroupMeans(groups)] if groups else (),
         policy=policy or Policy(),
-        load=LoadModel(
-            model=model,
-            model_args=dict(model_args or {}),
-            batch_size=batch_size,
-            device=device,
-            files=_files(manager, list(described)),
-        ),
+        load=load,
+    )
+
+
+def _eval_task(
+    task: str, description: "_Description", how: JsonObject, *, shards: int, timeout_s: float | None
+) -> EvalTask:
+    return EvalTask(
+        re.sub(r"[^\w.-]+", "-", task),
+        evaluate,
+        config={"task": task, **how},
+        version=description.version,
+        shards=shards if description.splits else 1,
+        timeout_s=timeout_s,
     )
 
 

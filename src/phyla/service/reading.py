@@ -29,7 +29,14 @@ _CHECKPOINTS = (
     *(queries.checkpoints, queries.best, queries.retention, sort_out, awaits_imports, checkpoint_sizes),
 )
 _EVALUATION = (
-    *(queries.job, queries.next_eval_job, queries.eval_jobs, queries.waiting, queries.groups),
+    *(
+        queries.job,
+        queries.next_eval_job,
+        queries.eval_jobs,
+        queries.waiting,
+        queries.groups,
+        queries.ended_groups,
+    ),
     *(queries.group_results, queries.evaluated, queries.newest_complete, queries.in_use, queries.lags),
     queries.in_evaluation,
     *(queries.seen, queries.newest_seen, outputs_in_vain, known_shards, produced_after),

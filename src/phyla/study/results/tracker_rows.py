@@ -244,7 +244,7 @@ class WatchedFeed:
 
     def batches(self) -> Iterator[list[Row]]:
         """Yield new rows, by step."""
-        now, groups = self._store.look(self._run, _ended_groups, self._since)
+        now, groups = self._store.look(self._run, queries.ended_groups, self._since)
         news = [group for group in groups if not group.replicate and self._ended.get(group.id) != group.ended_at]
         for first in range(0, len(news), PAGE):
             page = news[first : first + PAGE]
@@ -272,10 +272,6 @@ class WatchedFeed:
         first, at = points[0], max(point.evaluated_at for point in points)
         step = first.step if first.step >= 0 else first.number
         return Row(member=0, progress=step, at=at, values=values)
-
-
-def _ended_groups(reader: Reader, since: float) -> tuple[float, Sequence[Group]]:
-    return reader.now(), reader.ended_groups(since)
 
 
 def feed_of(

@@ -17,7 +17,7 @@ from phyla.study.results.findings import date, findings
 from phyla.study.results.progress import Failures, Throttle
 
 if TYPE_CHECKING:
-    from phyla.store import Changes, Store
+    from phyla.store import Store
     from phyla.supervision.term import Term
 LOG = logging.getLogger("phyla")
 GROUPS = 100
@@ -37,14 +37,11 @@ class Lookout:
         self._after = {suite.name: 0 for suite in rules.suites}
         self._said: set[tuple[str, str]] = set()
         self._throttle = Throttle(EVERY_S)
-        self._commits: Changes | None = None
 
     def look(self, store: "Store", study: int, *, at_once: bool = False, failures: Failures | None = None) -> None:
         """Log what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
         with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
-            if self._commits is None:
-                self._commits = store.changes()
-            if not due or not (self._commits.wait(0.0) or at_once):
+            if not due:
                 return
             for suite in [*self._after]:
                 self._look_at_suite(store, study, suite)

@@ -60,7 +60,7 @@ def follow(
             outlets.start(stack, store, record, places, destinations[record.name])
         changes = [RegressionFeed(Evaluations(store, record, places)) for record, _ in runs]
         thread = _begin(stack, watching, store, client, runs, poll_s, on_change)
-        tell = _teller(store, changes, on_change, thread)
+        tell = _teller(changes, on_change, thread)
         configs: dict[str, JsonObject] = {name: {"suites": watching.encoded} for name in names}
         finished = _work(client, runs, configs, watching.crew, places, launch, tell)
         thread.stop()
@@ -142,7 +142,7 @@ def join(
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, names))
             feeds = [RegressionFeed(Evaluations(store, record, places)) for record, _ in runs]
-            tell = _teller(store, feeds, on_change)
+            tell = _teller(feeds, on_change)
             if not _work(client, runs, configs, crew, places, launch, tell):
                 raise KeyboardInterrupt
         return _account(store, names, places)
@@ -155,23 +155,17 @@ def _copying(runs: Runs, places: Places) -> contextlib.AbstractContextManager[No
 
 
 def _teller(
-    store: Store,
-    changes: Sequence[RegressionFeed],
-    on_change: Callable[[Change], None],
-    thread: WatchThread | None = None,
+    changes: Sequence[RegressionFeed], on_change: Callable[[Change], None], thread: WatchThread | None = None
 ) -> Callable[[], None]:
     """Return a function that reports changes, often enough for a user and seldom enough for the store."""
-    throttle, commits, news = Throttle(TELL_EVERY_S), store.changes(), True
+    throttle = Throttle(TELL_EVERY_S)
 
     def tell() -> None:
-        nonlocal news
         if thread is not None and thread.error is not None:
             raise thread.error
         with throttle.turn() as due, contextlib.suppress(StoreBusy):
-            if due and (commits.wait(0.0) or news):
-                news = True
+            if due:
                 _tell_all(changes, on_change)
-                news = False
 
     return tell
 
