@@ -157,7 +157,7 @@ def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None
     run(home, members=MEMBERS, trials=TRIALS)
     small.mkdir()
     files = f"cp -r {home}/. {small} && (cat /dev/zero > {small}/fill 2>/dev/null; true)"
-    full = f"mount -t tmpfs -o size=4m tmpfs {small} && {files}"
+    full = f"mount -t tmpfs -o size=16m tmpfs {small} && {files}"
     done = phyla(full, small, "status", "toy")
     assert (done.returncode, done.stderr) == (0, "")
     assert "toy: completed" in done.stdout
