@@ -16,6 +16,7 @@ from phyla.terminal import show as print
 from phyla.terminal import visible
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.report import StudyComparison
     from phyla.study import Evaluations, Results
 
@@ -144,18 +145,25 @@ def _export_runs(results: "Results | Evaluations", written: Format, output: str 
     from phyla.integrations.trackers.mlflow import MLflow
     from phyla.integrations.trackers.tensorboard import TensorBoard
     from phyla.integrations.trackers.wandb import WandB
+    from phyla.study.results.evaluations import Evaluations
+    from phyla.study.results.tracker_rows import write_evaluations
+
+    def write(tracker: "Tracker") -> int:
+        if isinstance(results, Evaluations):
+            return write_evaluations(tracker, results)
+        return results.write_tracker(tracker)
 
     if output is None:
         raise UsageError(f"--format {written} needs --output {'URI' if written == 'mlflow' else 'DIR'}")
     try:
         if written == "tensorboard":
             with replacing(results.name, Path(output)) as folder:
-                count = results.write_tracker(TensorBoard(str(folder), draft=True))
+                count = write(TensorBoard(str(folder), draft=True))
         elif written == "wandb":
-            count = results.write_tracker(WandB(offline=Path(output).absolute()))
+            count = write(WandB(offline=Path(output).absolute()))
             print(f"upload it with: wandb sync {Path(output) / 'wandb'}/offline-run-*")
         else:
-            count = results.write_tracker(MLflow(output))
+            count = write(MLflow(output))
     except ImportError as error:
         raise UsageError(str(error)) from error
     print(f"wrote {format_count(count, 'value')} of {results.name} to {output}")

@@ -37,7 +37,8 @@ from phyla.machine.evaluating.observe import SUITE_LEFT, gone, observe, set_unus
 from phyla.machine.evaluating.requeue import backfill, drain, evaluate_again, try_again
 from phyla.machine.evaluating.resting import asleep, is_ending
 from phyla.machine.evaluating.score import SAME_SAMPLES
-from phyla.machine.final import begin_final
+from phyla.machine.finals.final import begin_final
+from phyla.machine.finals.winner import Winner, count_measurements, find_winner
 from phyla.machine.finish import complete, save_progress
 from phyla.machine.population import (
     Imported,
@@ -74,4 +75,3 @@ from phyla.machine.retention import ALL, Keeping, KeptCheckpoints, bound, explai
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import Reader, View
-from phyla.machine.winner import Winner, count_measurements, find_winner

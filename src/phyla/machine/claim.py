@@ -16,7 +16,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.groups import replicate
-from phyla.machine.final import due_measurements, end_final, evaluate_finalists, running_measurements
+from phyla.machine.finals.final import due_measurements, end_final, evaluate_finalists, running_measurements
 from phyla.machine.jobs import lease, start_job
 from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial

@@ -31,7 +31,6 @@ from phyla.validation import look_up
 if TYPE_CHECKING:
     from phyla.evaluation.paired import ModelComparison
     from phyla.integrations.harness_results import ModelResults
-    from phyla.integrations.trackers import Tracker
     from phyla.report import EvaluationData
     from phyla.report.style import Figure
     from phyla.store import Store
@@ -365,17 +364,6 @@ class Evaluations:
         from phyla.integrations.tensorboard import write_tensorboard
 
         return write_tensorboard(self.points(), self.name, Path(directory))
-
-    def write_tracker(self, tracker: "Tracker") -> int:
-        """Write all results of a watched run to a tracker; return how many numbers there are.
-
-        Raises:
-            ImportError: a library is missing.
-            Exception: whatever the tracker raises.
-        """
-        from phyla.study.results.tracker_rows import rebuild
-
-        return rebuild(tracker, self._store, self.run, self.places)
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""

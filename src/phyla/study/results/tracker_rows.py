@@ -295,6 +295,11 @@ def make_tracked_study(study: StudyRecord, places: Places, existing: str | None 
     )
 
 
+def write_evaluations(tracker: Tracker, evaluations: Evaluations) -> int:
+    """Write all results of a watched run to a tracker; see `rebuild`."""
+    return rebuild(tracker, evaluations._store, evaluations.run, evaluations.places)
+
+
 def rebuild(tracker: Tracker, store: Store, study: StudyRecord, places: Places) -> int:
     """Write all that is stored of a study to a tracker; return how many numbers there were."""
     tracker.environment(make_tracked_study(study, places))  # raises where it cannot be used

@@ -6,9 +6,9 @@ from collections import Counter
 from phyla.machine.commands import Command, SetStudyState
 from phyla.machine.evaluating.groups import replicate
 from phyla.machine.evaluating.score import FINALIST
+from phyla.machine.finals.winner import Standing, measurements, orders
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
-from phyla.machine.winner import Standing, measurements, orders
 from phyla.records import JobState, JsonObject, Scored, StudyState, summarize_error
 from phyla.strategies.final import Final, next_due
 from phyla.strategies.starts import scored_trial

@@ -1,0 +1,1 @@
+"""The winner of a study, and the final that measures its best candidates again."""
