@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, final
@@ -20,7 +21,6 @@ from phyla.evaluation import Estimate, EvalTask, Policy, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.integrations.harness_results import NO_FILTER, OWN, metric_name
 from phyla.records import Goal, JsonObject, Maximize, Minimize
-from phyla.validation import suggestion
 from phyla.worker import Evaluation, EvaluationCheckpoint
 from phyla.worker.evaluating.samples import GROUP, ID
 
@@ -361,7 +361,11 @@ def _match(manager: "TaskManager", tasks: Sequence[str]) -> list[str]:
     matches = {name: manager.match_tasks([name]) for name in names}
     for name, found in matches.items():
         if not found:
-            raise ConfigurationError(f"lm-eval has no task {name!r}; {suggestion(name, manager.all_tasks)}")
+            alike = ", ".join(map(repr, get_close_matches(name, manager.all_tasks)))
+            did_you_mean = f"; did you mean {alike}?" if alike else "."
+            raise ConfigurationError(
+                f"lm-eval has no task {name!r}{did_you_mean} All tasks: lm-eval ls tasks; your own: include_path="
+            )
     return list(dict.fromkeys(match for found in matches.values() for match in found))
 
 

@@ -121,7 +121,7 @@ def chosen_suites(sources: Suite | str | Sequence[Suite | str]) -> tuple[Suite, 
     for source in chosen:
         suites += load_suites(source) if isinstance(source, str) else [source]
     if not suites:
-        raise ConfigurationError("there is no suite to evaluate: give at least one")
+        raise ConfigurationError("there is no suite to evaluate: give at least one, as with --suite suites.py")
     if twice := _twice(suites):
         raise ConfigurationError(f"several suites are called {twice}; give each a name of its own")
     check_objectives(suites)
