@@ -111,7 +111,10 @@ class Cell:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupValues:
-    """The aggregates of one suite on one checkpoint, by name, of a group that is complete or partial."""
+    """The newest aggregates of one suite on one checkpoint, by name.
+
+    They stay where the suite gains an eval task, until that is evaluated, or for good if the checkpoint is gone.
+    """
 
     seen: Checkpoint
     group: Group
@@ -119,8 +122,8 @@ class GroupValues:
 
     @property
     def partial(self) -> bool:
-        """Whether some eval tasks failed for good: then it is over the others only, and never a fitness."""
-        return self.group.state is GroupState.PARTIAL
+        """Whether it is not over all eval tasks: some failed for good, wait, or cannot be evaluated any more."""
+        return self.group.state is not GroupState.COMPLETE
 
     @property
     def best(self) -> bool:

@@ -432,7 +432,7 @@ def _row(
                         run.claimed_at for run in outcome.running if run.job in {shard.id for shard in shards}
                     )
                     row.cells[-1] = replace(row.cells[-1], running_s=checkpoint.now - claimed_at)
-            if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
+            if group is not None and (group.values or group.state in (GroupState.COMPLETE, GroupState.PARTIAL)):
                 row.values.append(group_values(seen, group))
     return row
 

@@ -32,7 +32,7 @@ FEW = 20
 ROWS = 200
 STATES = ("complete", "queued", "partial", "skipped", "gone", "quarantined")
 BEST, PARTIAL = "*", "~"
-OF_PARTIAL = "of a partial group: eval tasks or the aggregation failed, so it does not count as fitness"
+OF_PARTIAL = "not over all eval tasks of the suite, so not to be compared with the others"
 AGAIN = (
     "evaluations that failed for good are retried when you restart the watch or the run; while it runs: "
     "phyla evaluations NAME --retry"
@@ -223,19 +223,24 @@ def _suite_table(evaluations: "Evaluations", suite: SuiteOutline, matrix: Matrix
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
     known = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     tasks = dict.fromkeys(cell.task for cell in cells)
+    lacking = {cell.seen.id for cell in cells if cell.partial or not cell.status.has_value}
     rows: list[Row] = []
     for checkpoint in seen:
         link = f"do/evaluate?checkpoint={checkpoint.id}&suite={quote(suite.name)}"
         rows.append(
             (
                 *_checkpoint(checkpoint),
-                *([_aggregate(values.get(checkpoint.id), suite.objective)] if suite.objective else []),
+                *(
+                    [_aggregate(values.get(checkpoint.id), suite.objective, partial=checkpoint.id in lacking)]
+                    if suite.objective
+                    else []
+                ),
                 *(known.get((checkpoint.id, task), "-") for task in tasks),
                 Span("evaluate again", link) if checkpoint.usable else "",
             )
         )
     marks = [f"{BEST} the best"] if any(row.best for row in groups) else []
-    marks += [f"{PARTIAL} {OF_PARTIAL}"] if any(row.partial for row in groups) else []
+    marks += [f"{PARTIAL} {OF_PARTIAL}"] if suite.objective and lacking & values.keys() else []
     fixed = (">step", "~checkpoint", *([f">{suite.objective}"] if suite.objective else []))
     return Table(
         name=f"suite-{evaluations.suites.index(suite) + 1}",
@@ -257,19 +262,18 @@ def _checkpoint(checkpoint: Checkpoint) -> tuple[Text, Text]:
     return f"{at}@{checkpoint.branch}" if checkpoint.branch else at, Span(short(name, 100), link)
 
 
-def _aggregate(values: GroupValues | None, objective: str) -> Text:
+def _aggregate(values: GroupValues | None, objective: str, *, partial: bool) -> Text:
     estimate = values.values.get(objective) if values else None
     if values is None or estimate is None:
         return "-"
-    marks = f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}"
+    marks = f"{BEST if values.best else ''}{PARTIAL if partial else ''}"
     text = format_estimate(estimate.value, estimate.stderr)
     return Span(f"{marks}{text}", look="winner" if values.best else "")
 
 
 def _cell(cell: Cell) -> Text:
     if cell.estimate:
-        text = format_estimate(cell.estimate.value, cell.estimate.stderr)
-        return f"{PARTIAL if cell.partial else ''}{text}"
+        return format_estimate(cell.estimate.value, cell.estimate.stderr)
     if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     done = f" {cell.shards_done}/{cell.shards}" if cell.shards_done else ""
