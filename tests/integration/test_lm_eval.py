@@ -3,13 +3,16 @@
 import json
 import os
 import random
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import pytest
 
 import forked
 from facts import check_facts
+from study_files import DOCS, blocks
 
 pytestmark = pytest.mark.xdist_group("frameworks")
 
@@ -65,6 +68,31 @@ aggregate_metric_list:
 """
 ENVIRONMENT = forked.SMALL_MODELS
 NAMES = "both,shots,rolling,say"
+SUITE = """[[suite]]
+lm_eval = ["both", "shots", "rolling", "say"]
+include_path = "../tasks"
+batch_size = 8
+shards = 2
+cluster = "passage"
+"""
+STUDY = """name = "selected"
+command = ["cp", "-r", "../runs/step_10/.", "{save_to}"]
+objective = "maximize acc_mean"
+
+[space]
+lr = { low = 0.1, high = 1.0 }
+
+[pbt]
+population_size = 2
+steps_per_trial = 10
+total_steps = 10
+fitness = { name = "from-suite", suite = "lm-eval" }
+
+[[eval]]
+lm_eval = ["many"]
+include_path = "../tasks"
+batch_size = 8
+"""
 
 
 class Evaluated(NamedTuple):
@@ -73,6 +101,13 @@ class Evaluated(NamedTuple):
     folder: Path
     harness: dict[str, Any]
     file: Path
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file into another directory than that of the checkpoints; return its path."""
+        path = self.folder / "files" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return f"files/{name}"
 
     def run(self, *words: object, check: bool = True) -> str:
         done = phyla(self.folder, *words)
@@ -190,8 +225,11 @@ def test_results_are_printed_as_the_harness_prints_them(evaluated: Evaluated) ->
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        (("watch", "runs", "--lm-eval", "mani", "--lm-eval-option", "include_path=no"), ("'no'", "include_path")),
-        (("watch", "runs", "--lm-eval", "many", "--lm-eval-option", "shard=2"), ("shard", "--lm-eval-option")),
+        (("watch", "runs", "--lm-eval", "mani", "--lm-eval-option", "include_path=no"), ("/no'", "include_path")),
+        (
+            ("watch", "runs", "--lm-eval", "many", "--lm-eval-option", "shard=2"),
+            ("'shard'", "--lm-eval-option", "'shards'"),
+        ),
         (("watch", "runs", "--lm-eval-option", "shards=2"), ("--lm-eval TASKS",)),
         (("watch", "runs", "--lm-eval", "many", "--lm-eval-option", "shards"), ("NAME=VALUE",)),
         (("evaluations", "runs", "--against", "step_30"), ("step_30", "step_20")),
@@ -203,3 +241,71 @@ def test_mistakes_are_explained(evaluated: Evaluated, words: tuple[str, ...], fa
     text = evaluated.run(*words, check=False)
     assert "Traceback" not in text
     check_facts(text, *facts)
+
+
+def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:
+    file = evaluated.write("suite.toml", SUITE)
+    check_facts(evaluated.run("watch", "runs", "--suite", file, "--plan"), "many", "0 shards would be computed")
+    more = evaluated.write("more.toml", SUITE.replace('"both"', '"both", "say_again"'))
+    again = TASKS["say"].replace("max_gen_toks: 3", "max_gen_toks: 2")
+    tasks = evaluated.folder / "tasks"
+    whole = (tasks / "say.yaml").read_text().replace(TASKS["say"], again)
+    (tasks / "say_again.yaml").write_text(whole.replace("task: say", "task: say_again"))
+    check_facts(
+        evaluated.run("watch", "runs", "--suite", more, "--plan"), "say_again", "4 shards would be computed"
+    )
+
+
+def test_a_study_file_selects_by_tasks_of_the_harness(evaluated: Evaluated) -> None:
+    file = evaluated.write("study.toml", STUDY)
+    evaluated.run("check", file)
+    evaluated.run("run", file, "--workers", 0)
+    best = json.loads(evaluated.run("best", "selected", "--json"))
+    assert best["fitness"] == pytest.approx(evaluated.harness["results"]["many"]["acc,none"])
+
+
+def test_the_documented_suite_has_tasks_that_the_harness_has(evaluated: Evaluated) -> None:
+    (text,) = (text for name, text in blocks("how-to/language-models.md", "toml") if name == "benchmarks.toml")
+    plan = evaluated.run("watch", "runs", "--suite", evaluated.write("benchmarks.toml", text), "--plan")
+    check_facts(plan, "arc_easy", "mmlu_anatomy")
+    own = tomllib.loads(evaluated.folder.joinpath(evaluated.write("suite.toml", SUITE)).read_text())
+    definitions = json.loads((DOCS / "study.schema.json").read_text())["definitions"]
+    schema = {"definitions": definitions, "$ref": "#/definitions/lm_eval"}
+    for suite in (*tomllib.loads(text)["suite"], *own["suite"]):
+        jsonschema.Draft7Validator(schema).validate(suite)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "facts"),
+    [
+        ('"shots"', '"shosts"', ("suite.toml, suite[0]", "'shosts'", "did you mean 'shots'")),
+        ("batch_size", "batchsize", ("suite.toml, suite[0]", "'batchsize'", "did you mean 'batch_size'")),
+        ("lm_eval", "lm-eval", ("suite.toml, suite[0]", "'lm-eval'", "did you mean 'lm_eval'")),
+        ("shards = 2", "shards = true", ("suite.toml, suite[0].shards", "an integer", "true")),
+        ('"../tasks"', '"../task"', ("suite.toml, suite[0]", "include_path", "files/../task'")),
+        ('["both", "shots", "rolling", "say"]', "[]", ("suite.toml, suite[0]", "at least one task")),
+    ],
+)
+def test_mistakes_in_toml_are_explained(evaluated: Evaluated, old: str, new: str, facts: tuple[str, ...]) -> None:
+    assert old in SUITE
+    file = evaluated.write("suite.toml", SUITE.replace(old, new))
+    text = evaluated.run("watch", "runs", "--suite", file, "--plan", check=False)
+    assert "Traceback" not in text
+    check_facts(text, *facts)
+
+
+def test_only_suites_of_the_harness_need_it(tmp_path: Path) -> None:
+    (tmp_path / "harness.toml").write_text(SUITE)
+    (tmp_path / "other.toml").write_text(
+        '[[suite]]\nname = "own"\ntasks = [{ name = "x", command = "x {results}" }]'
+    )
+    program = """
+import sys
+from phyla.study import load_suites
+print(load_suites("other.toml")[0].name, "lm_eval" in sys.modules)
+sys.modules["lm_eval"] = None
+load_suites("harness.toml")
+"""
+    done = forked.run(["-c", program], cwd=tmp_path)
+    assert done.stdout == "own False\n"
+    check_facts(done.stderr, "UsageError", "harness.toml, suite[0]", "pip install 'phyla[lm-eval]'")

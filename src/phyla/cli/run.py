@@ -285,13 +285,11 @@ def _harness_suites(tasks: str | None, settings: Sequence[str]) -> "list[Suite]"
         if settings:
             raise UsageError("--lm-eval-option is for --lm-eval TASKS")
         return []
-    from phyla.integrations import lm_eval
+    from phyla.study.files.tables import Where
+    from phyla.study.files.toml import HARNESS, harness_suite
 
-    arguments = dict(_harness_setting(setting) for setting in settings)
-    try:
-        return [lm_eval.suite(options.split_list(tasks), **arguments)]
-    except TypeError as error:
-        raise UsageError(f"--lm-eval-option: {error}") from error
+    table = {HARNESS: options.split_list(tasks), **dict(_harness_setting(setting) for setting in settings)}
+    return [harness_suite()(table, Where(Path("--lm-eval, --lm-eval-option")))]
 
 
 def _harness_setting(setting: str) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ each document is saved.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, final
 import numpy as np
 
 from phyla.errors import ConfigurationError, EvaluationError
-from phyla.evaluation import Estimate, EvalTask, Policy, Suite, TaskResult
+from phyla.evaluation import Estimate, EvalTask, Policy, Preparation, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.integrations.harness_results import NO_FILTER, OWN, metric_name
 from phyla.records import Goal, JsonObject, Maximize, Minimize
@@ -41,13 +41,14 @@ def suite(
     device: str | None = None,
     limit: float | None = None,
     num_fewshot: int | None = None,
-    include_path: str | None = None,
+    include_path: str | Path | None = None,
     apply_chat_template: bool = False,
     shards: int = 1,
     cluster: str | None = None,
     timeout_s: float | None = None,
     objective: Goal | None = None,
     policy: Policy | None = None,
+    prepare: Preparation | Callable[[Any, Path], object] | Sequence[str] | str | None = None,
 ) -> Suite:
     """Return a suite of tasks of lm-evaluation-harness. Checkpoints must be what the model class can load.
 
@@ -64,7 +65,7 @@ def suite(
         device: such as "cuda:0"; by default a GPU if there is one.
         limit: only this many documents of each task, or below 1 this share of them; None for all.
         num_fewshot: examples in the prompt; None leaves them as the task has them.
-        include_path: a directory of further tasks.
+        include_path: a directory of further tasks; in a TOML file it is relative to the file.
         apply_chat_template: whether prompts are made by the chat template of the tokenizer.
         shards: into how many parts the documents of a task are split over workers. Tasks stay whole whose examples
             are drawn anew for each document, and those with a metric that is no mean over documents.
@@ -73,44 +74,47 @@ def suite(
         timeout_s: seconds that one attempt at an eval task may take.
         objective: what the best checkpoint is chosen by. By default the mean of `acc`, where all tasks have it.
         policy: which checkpoints, and how soon.
+        prepare: makes of a checkpoint what the model class can load, as for `Suite`.
 
     Raises:
         ConfigurationError: lm-eval is not installed, or has no such task.
     """
-    manager, settings = _manager_of(tasks, include_path), dict(model_args or {})
+    directory = None if include_path is None else str(Path(include_path).absolute())
+    manager, settings = _manager_of(tasks, directory), dict(model_args or {})
     how: JsonObject = {
         "model": model,
         "model_args": settings,
         "limit": limit,
         "num_fewshot": num_fewshot,
-        "include_path": include_path,
         "apply_chat_template": apply_chat_template,
         "cluster": cluster,
     }
     groups: dict[str, JsonObject] = {}
     names = [leaf for task in _match(manager, tasks) for leaf in _leaves(manager, task, groups)]
     described = {task: _Description.of(manager, task, num_fewshot) for task in dict.fromkeys(names)}
-    goals = _goals(list(described.values()))
-    shared = all("acc" in description.directions for description in described.values())
-    chosen = objective or next((goal for goal in goals if shared and goal.metric == "acc_mean"), None)
-    files = _files(manager, list(described))
-    load = LoadModel(model=model, model_args=settings, batch_size=batch_size, device=device, files=files)
+    best, watch = _goals(described.values(), objective)
+    load = LoadModel(
+        model=model,
+        model_args=settings,
+        batch_size=batch_size,
+        device=device,
+        files=_files(manager, list(described)),
+        include_path=directory,
+    )
     return Suite(
         name,
-        [
-            _eval_task(task, description, how, shards=shards, timeout_s=timeout_s)
-            for task, description in described.items()
-        ],
-        objective=chosen,
-        watch=[goal for goal in goals if chosen is None or goal.metric != chosen.metric],
+        [_eval_task(task, described[task], how, shards, timeout_s) for task in described],
+        objective=best,
+        watch=watch,
         aggregates=[GroupMeans(groups)] if groups else (),
         policy=policy or Policy(),
+        prepare=prepare,
         load=load,
     )
 
 
 def _eval_task(
-    task: str, description: "_Description", how: JsonObject, *, shards: int, timeout_s: float | None
+    task: str, description: "_Description", how: JsonObject, shards: int, timeout_s: float | None
 ) -> EvalTask:
     return EvalTask(
         re.sub(r"[^\w.-]+", "-", task),
@@ -123,10 +127,11 @@ def _eval_task(
 
 
 class Loaded(NamedTuple):
-    """A model of the harness, and the files of tasks."""
+    """A model of the harness, and where its tasks are."""
 
     model: Any
     files: Mapping[str, str]
+    include_path: str | None
 
 
 @final
@@ -137,6 +142,7 @@ class LoadModel:
     Attributes:
         files: the file of each task, relative to the harness's own tasks unless it is elsewhere. With it, a worker
             need not read thousands of files to find a task.
+        include_path: a directory of further tasks.
     """
 
     model: str = "hf"
@@ -144,6 +150,7 @@ class LoadModel:
     batch_size: int | str = 1
     device: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    include_path: str | None = None
 
     def __call__(self, checkpoint: EvaluationCheckpoint) -> Loaded:
         """Return the model."""
@@ -151,7 +158,8 @@ class LoadModel:
 
         arguments = {"pretrained": str(checkpoint.path), **self.model_args}
         settings = {"batch_size": self.batch_size, "device": self.device or _device(self.model)}
-        return Loaded(get_model(self.model).create_from_arg_obj(arguments, settings), self.files)
+        model = get_model(self.model).create_from_arg_obj(arguments, settings)
+        return Loaded(model, self.files, self.include_path)
 
 
 def _device(model: str) -> str | None:
@@ -169,10 +177,10 @@ def evaluate(evaluation: Evaluation) -> None:
     """Evaluate a task of the harness, or one shard of it."""
     from lm_eval import simple_evaluate
 
-    config, shard, (model, files) = evaluation.config, evaluation.shard, evaluation.loaded
+    config, shard, loaded = evaluation.config, evaluation.shard, evaluation.loaded
     name = config["task"]
-    file = files.get(name)
-    manager = _task_manager(config["include_path"], own=file is None)
+    file = loaded.files.get(name)
+    manager = _task_manager(loaded.include_path, own=file is None)
     spec = name if file is None else str(_own_tasks() / file)
     limit, documents = config["limit"], None
     if shard.count > 1:
@@ -183,7 +191,7 @@ def evaluate(evaluation: Evaluation) -> None:
             evaluation.save_samples([])
             return
     results = simple_evaluate(
-        model,
+        loaded.model,
         tasks=[spec],
         num_fewshot=config["num_fewshot"],
         limit=limit,
@@ -464,7 +472,10 @@ def _is_higher_better(metric: Mapping[str, Any]) -> bool | None:
     return None if higher is None else bool(higher)
 
 
-def _goals(descriptions: Sequence[_Description]) -> list[Goal]:
-    """Return the means over tasks of all metrics whose direction is known."""
+def _goals(descriptions: Collection[_Description], objective: Goal | None) -> tuple[Goal | None, list[Goal]]:
+    """Return the objective, and the means over tasks of all other metrics whose direction is known."""
     directions = {name: higher for described in descriptions for name, higher in described.directions.items()}
-    return [(Maximize if higher else Minimize)(f"{name}_mean") for name, higher in directions.items()]
+    goals = [(Maximize if higher else Minimize)(f"{name}_mean") for name, higher in directions.items()]
+    if objective is None and all("acc" in described.directions for described in descriptions):
+        objective = next((goal for goal in goals if goal.metric == "acc_mean"), None)
+    return objective, [goal for goal in goals if objective is None or goal.metric != objective.metric]

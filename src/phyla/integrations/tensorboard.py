@@ -18,7 +18,9 @@ from phyla.integrations.trackers.tensorboard import SUFFIX, EventFiles, check_in
 
 
 def write_tensorboard(points: Iterable[Point], run: str, directory: Path) -> int:
-    """Write points as event files, one TensorBoard run for each series; return how many points there are.
+    """Write points as event files, one TensorBoard run for each series; return how many numbers there are.
+
+    The standard error of `NAME` is `NAME_stderr`.
 
     Repeated evaluations are left out. Where several checkpoints of a series have the same step, the newest that
     has a value counts. Checkpoints whose step is not known are left out beside others, and else placed by their
@@ -74,6 +76,17 @@ def tag(point: Point) -> str:
     return f"{point.suite}/partial/{point.name}" if point.partial else f"{point.suite}/{point.name}"
 
 
+def scalars(points: Iterable[Point], prefix: str = "") -> dict[str, float]:
+    """Return values by tag, and standard errors, where they are known, as `TAG_stderr`."""
+    values = {}
+    for point in points:
+        name = f"{prefix}{tag(point)}"
+        values[name] = point.value
+        if point.stderr is not None:
+            values[f"{name}_stderr"] = point.stderr
+    return values
+
+
 def ours(run: str, directory: Path) -> list[Path]:
     """Return the files of an earlier export of a run; raises as `write_tensorboard` does, and writes nothing."""
     check_installed()
@@ -89,7 +102,7 @@ def ours(run: str, directory: Path) -> list[Path]:
 
 
 def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
-    """Write every series; return how many points there are."""
+    """Write every series; return how many numbers there are."""
     first = (point for point in points if point.replicate == 0)
     count = 0
     for name, group in groupby(first, key=lambda point: series(base, point)):
@@ -100,7 +113,8 @@ def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
             # Of points with the same tag the last one counts.
             newest = {tag(point): point for point in at}
             written_at = max(point.written_at for point in newest.values())
-            files.write(name, step, written_at, ((key, point.value) for key, point in newest.items()))
-            count += len(newest)
+            values = scalars(newest.values())
+            files.write(name, step, written_at, values.items())
+            count += len(values)
         files.close()
     return count

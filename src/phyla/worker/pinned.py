@@ -49,6 +49,9 @@ class Pinned:
                 with session.watch.within(Phase.CONTROL):
                     drawn.append(pins.states() if count < 2 else "")
 
+        if NOTHING.metric in session.unreported:
+            # Before training: a command has to have reported when it ends.
+            trial.report({NOTHING.metric: float("nan")})
         if since is not None:
             pins.set(trial.seed)
             session.steps = partial(pinned_steps, since)  # type: ignore[method-assign]
@@ -58,8 +61,6 @@ class Pinned:
             pins.restore()
         if len(drawn) < 2 or drawn[0] != drawn[1]:
             trial.report({UNEVEN: 1.0})
-        if NOTHING.metric in session.unreported:
-            trial.report({NOTHING.metric: float("nan")})
         if drawn and not session.unreported:
             trial.report({STEPPED: float(len(drawn))})
 

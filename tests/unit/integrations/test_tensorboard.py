@@ -27,6 +27,10 @@ def test_scalars_aggregates_and_percentiles_at_their_steps(tmp_path: Path) -> No
     (mine,) = [one for one in found["watched"] if (one.tag, one.step) == ("heldout/noisy/accuracy", 3000)]
     assert mine.value == pytest.approx(cell.values["accuracy"].value)
     assert mine.wall_time == cell.seen.written_at
+    error = cell.values["accuracy"].stderr
+    assert error is not None
+    (beside,) = [one for one in found["watched"] if (one.tag, one.step) == ("heldout/noisy/accuracy_stderr", 3000)]
+    assert beside.value == pytest.approx(error)
     tags = {one.tag for one in found["watched"]}
     assert {
         "heldout/clean/accuracy",
@@ -36,6 +40,7 @@ def test_scalars_aggregates_and_percentiles_at_their_steps(tmp_path: Path) -> No
         "heldout/clean/surprise_nll",
         "sparse/clean/accuracy",
     } <= tags
+    assert "heldout/accuracy_p90_stderr" not in tags  # a percentile has none
 
 
 def test_aggregates_of_partial_groups_have_a_tag_of_their_own(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Told:
 
 @phyla.eval_task
 def measure(evaluation: phyla.Evaluation) -> None:
-    evaluation.record(x=float((evaluation.checkpoint.path / "x").read_text()))
+    evaluation.record(x=float((evaluation.checkpoint.path / "x").read_text()), n=4, stderr=0.5)
 
 
 def train(trial: phyla.Trial) -> None:
@@ -117,6 +117,8 @@ def test_what_is_told_live_is_what_is_told_at_the_end(tmp_path: Path) -> None:
         assert all(row.values["phyla/age"] <= row.progress for row in mine)  # type: ignore[operator]
         evaluated = [row.progress for row in rows if row.member == member and "deep/measure/x" in row.values]
         assert sorted(evaluated) == list(range(STEPS, TOTAL + 1, STEPS))
+    errors = [row.values["deep/measure/x_stderr"] for row in rows if "deep/measure/x" in row.values]
+    assert set(errors) == {0.5}
 
 
 def test_a_feed_goes_on_where_another_one_was(tmp_path: Path) -> None:

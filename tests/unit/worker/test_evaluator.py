@@ -1,7 +1,9 @@
 """What evaluation code gets and gives, in process: shards, seeds, arrays, commands, bindings, errors."""
 
+import gc
 import json
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +176,35 @@ def test_load_is_called_once_per_checkpoint_and_shared(tmp_path: Path) -> None:
     bench.work()
     assert calls == ["step-100", "step-200"]
     assert bench.value("x_mean") == 7
+
+
+def test_what_was_loaded_is_freed_before_the_next_checkpoint_is_loaded(tmp_path: Path) -> None:
+    """Two models at once may be more than a GPU holds."""
+
+    class Model:
+        pass
+
+    models: list[weakref.ref[Model]] = []
+    alive: list[bool] = []
+
+    def load(checkpoint: Any) -> Model:
+        alive.extend(model() is not None for model in models)
+        model = Model()
+        models.append(weakref.ref(model))
+        return model
+
+    def value(evaluation: Evaluation) -> None:
+        evaluation.record(x=len(models))
+
+    bench = Bench(tmp_path, suite(EvalTask("a", value), load=load))
+    gc.disable()
+    try:
+        for step in (100, 200):
+            bench.checkpoint(step)
+            bench.work()
+    finally:
+        gc.enable()
+    assert alive == [False]
 
 
 def test_the_seed_is_the_same_for_all_checkpoints_and_another_for_a_repetition(tmp_path: Path) -> None:

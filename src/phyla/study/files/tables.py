@@ -1,4 +1,4 @@
-"""TOML tables read into dataclasses by the types of their fields, and the JSON Schema of the same tables.
+"""TOML tables read as arguments of dataclasses or functions, by their types, and the JSON Schema of these tables.
 
 A `Kind` is one type of value: how it is read, and how a schema describes it. Plug-ins need nothing for it but the
 annotations of their fields.
@@ -204,34 +204,40 @@ def mapping_of(kind: Kind) -> Kind:
     return Kind("a table", _is(dict), {"type": "object", "additionalProperties": kind.schema}, read)
 
 
-def table(cls: Any, make: Callable[..., Any] | None = None, /, **special: Kind) -> Kind:
-    """Return the kind of a table whose keys are the fields of a dataclass.
+def table(of: Callable[..., Any], make: Callable[..., Any] | None = None, /, **special: Kind) -> Kind:
+    """Return the kind of a table whose keys are the arguments of a dataclass or a function.
 
     Args:
-        cls: the dataclass.
-        make: makes something of the values; by default the dataclass, which then misses no required field.
-        **special: kinds of fields whose type does not say it.
+        of: the dataclass, or the function.
+        make: makes something of the values; by default `of`, which then misses no required argument.
+        **special: kinds of arguments whose type does not say it.
     """
-    own = [field for field in fields(cls) if field.init]
-    needed = [field.name for field in own if make is None and field.default is field.default_factory is MISSING]
-    defaults = {field.name: field.default for field in own if isinstance(field.default, (bool, int, float, str))}
-    kind = make_table(kinds_of(cls, **special), needed, make or cls, describe_fields(cls), defaults)
-    summary = (inspect.getdoc(cls) or "").partition("\n")[0]
+    arguments = _arguments(of)
+    needed = [name for name, default in arguments.items() if make is None and default is MISSING]
+    defaults = {name: value for name, value in arguments.items() if isinstance(value, (bool, int, float, str))}
+    kind = make_table(kinds_of(of, **special), needed, make or of, describe_fields(of), defaults)
+    summary = (inspect.getdoc(of) or "").partition("\n")[0]
     return replace(kind, schema={"description": summary, **kind.schema})
 
 
-def kinds_of(cls: Any, **special: Kind) -> dict[str, Kind]:
-    """Return the kinds of a dataclass's fields."""
+def kinds_of(of: Callable[..., Any], **special: Kind) -> dict[str, Kind]:
+    """Return the kinds of the arguments of a dataclass or a function."""
     try:
-        hints = typing.get_type_hints(cls, localns={"Json": Any})
+        hints = typing.get_type_hints(of, localns={"Json": Any})
     except NameError:
         # Names that only type checkers import: the dataclass checks its fields itself.
         hints = {}
-    return {
-        field.name: special.get(field.name) or kind_of(hints.get(field.name))
-        for field in fields(cls)
-        if field.init
-    }
+    return {name: special.get(name) or kind_of(hints.get(name)) for name in _arguments(of)}
+
+
+def _arguments(of: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of arguments by name; MISSING where there is none."""
+    if not is_dataclass(of):
+        empty = inspect.Parameter.empty
+        parameters = inspect.signature(of).parameters.values()
+        return {given.name: MISSING if given.default is empty else given.default for given in parameters}
+    own = [field for field in fields(of) if field.init]
+    return {field.name: field.default if field.default_factory is MISSING else None for field in own}
 
 
 def make_table(

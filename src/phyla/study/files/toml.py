@@ -50,6 +50,8 @@ from phyla.worker import Command
 
 STRATEGIES = "phyla.strategies"
 AGGREGATORS = "phyla.aggregators"
+HARNESS = "lm_eval"
+"""The key with the tasks of a suite of lm-evaluation-harness."""
 STUDY_KEYS = ("command", "space")
 """What a study file has, and no suite file."""
 OUTPUTS = ("metrics", "tensorboard")
@@ -115,7 +117,7 @@ def read_suites(file: Path) -> tuple[Suite, ...]:
         )
     check_keys(raw, ["suite"], where)
     if not raw.get("suite"):
-        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
+        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks, or lm_eval")
     suites: tuple[Suite, ...] = _suites()(raw["suite"], where.at("suite"))
     return suites
 
@@ -135,6 +137,7 @@ def schema() -> Schema:
         "definitions": {
             **{group.removeprefix("phyla."): definition(group) for group in groups},
             "arguments": list_of(any_of(TEXT, ARGUMENTS)).schema,
+            "lm_eval": harness_suite().schema,
             "parameter": PARAMETER.schema,
             "space": {"type": "object", "minProperties": 1, "additionalProperties": _IN_SPACE},
         },
@@ -274,7 +277,26 @@ def _suites() -> Kind:
         FUNCTION, replace(plugin(AGGREGATORS), fits=TABLE.fits, words="a table with name and metric")
     )
     tasks = list_of(any_of(named, task))
-    return list_of(table(Suite, tasks=tasks, aggregates=list_of(aggregate), prepare=_preparation()))
+    suite = table(Suite, tasks=tasks, aggregates=list_of(aggregate), prepare=_preparation())
+
+    def read_suite(value: Mapping[str, Any], where: Where) -> Any:
+        if HARNESS in value:
+            return harness_suite()(value, where)
+        check_keys(value, [*suite.schema["properties"], HARNESS], where)
+        return suite(value, where)
+
+    schema = {"anyOf": [suite.schema, {"$ref": f"#/definitions/{HARNESS}"}]}
+    return list_of(replace(suite, schema=schema, read=read_suite))
+
+
+@cache
+def harness_suite() -> Kind:
+    """Return the kind of a suite of lm-evaluation-harness: its tasks, and what else `lm_eval.suite` takes."""
+    from phyla.integrations.lm_eval import suite
+
+    kinds, descriptions = kinds_of(suite, include_path=PATH, prepare=_preparation()), describe_fields(suite)
+    kinds[HARNESS], descriptions[HARNESS] = kinds.pop("tasks"), descriptions.pop("tasks")
+    return make_table(kinds, [HARNESS], lambda lm_eval, **more: suite(lm_eval, **more), descriptions)
 
 
 def _preparation() -> Kind:

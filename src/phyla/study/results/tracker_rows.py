@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, final
 
 from phyla import queries
-from phyla.integrations.tensorboard import series, tag
+from phyla.integrations.tensorboard import scalars, series
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value
 from phyla.records import Group, GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.store import Reader, Store, reports_that_count
@@ -193,8 +193,7 @@ class Feed:
                     points = [] if group.replicate else list(self._evaluations.points_of(group, member))
                     if points:
                         at = max(point.evaluated_at for point in points)
-                        values = {tag(point): point.value for point in points}
-                        rows.append(Row(member=member, progress=progress, at=at, values=values))
+                        rows.append(Row(member=member, progress=progress, at=at, values=scalars(points)))
                 if all_ended:
                     self._groups_after = group.id
                     self._ended.discard(group.id)
@@ -261,17 +260,11 @@ class WatchedFeed:
             # An aggregate over some eval tasks only is replaced once the rest is there.
             if not (point.partial and point.task is None) and point.evaluated_at > logged_until
         ]
-        values: dict[str, Value] = {}
-        for point in points:
-            name = f"{series('eval', point)}/{tag(point)}"
-            values[name] = point.value
-            if point.stderr is not None:
-                values[f"{name}_stderr"] = point.stderr
         if not points:
             return None
         first, at = points[0], max(point.evaluated_at for point in points)
         step = first.step if first.step >= 0 else first.number
-        return Row(member=0, progress=step, at=at, values=values)
+        return Row(member=0, progress=step, at=at, values=scalars(points, f"{series('eval', first)}/"))
 
 
 def feed_of(

@@ -339,7 +339,7 @@ class Evaluator:
         held = self._loaded
         if held is not None and (held.suite, held.seen) == (suite.name, seen):
             return held.value
-        self._loaded = None  # before the next one needs its memory
+        self._loaded = held = None  # before the next one needs its memory
         ran = f"suite {suite.name!r} loaded {escape_name(checkpoint.name)}"
         value = None if suite.load is None else self.surroundings.call(ran, suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
