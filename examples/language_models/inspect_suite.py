@@ -3,7 +3,7 @@
     pip install inspect-ai
     phyla watch runs/x/checkpoints --suite inspect_suite.py
 
-`phyla evaluations checkpoints --against best` then compares two checkpoints question by question.
+`phyla evaluations x --against best` then compares two checkpoints question by question.
 """
 
 from pathlib import Path
