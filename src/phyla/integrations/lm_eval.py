@@ -210,7 +210,8 @@ def evaluate(evaluation: Evaluation) -> None:
         _record(evaluation, f"{group}/", values, ())
     evaluation.save_samples(_samples(documents_of, config))
     shared = ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "lm_eval_version", "git_hash")
-    evaluation.save(harness=_to_json({name: results[name] for name in shared if name in results}))
+    kept = {name: results[name] for name in shared if name in results}
+    evaluation.save(harness=json.dumps(kept, default=str, indent=1))
 
 
 def _record(
@@ -269,10 +270,6 @@ def _count(documents: int, limit: float | None) -> int:
     if limit is None:
         return documents
     return min(documents, math.ceil(documents * limit) if limit < 1 else int(limit))
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, default=str, indent=1)
 
 
 @final

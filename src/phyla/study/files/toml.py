@@ -4,7 +4,7 @@ What is wrong with a file is a `UsageError` that names the key.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -265,13 +265,7 @@ _IN_SPACE = {"anyOf": [{"$ref": "#/definitions/parameter"}, {"$ref": "#/definiti
 
 @cache
 def _suites() -> Kind:
-    own = table(EvalTask, _task, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
-
-    def read(value: Mapping[str, Any], where: Where) -> Any:
-        # A command runs in the directory of the file.
-        return own.read({"cwd": "", **value} if "command" in value else value, where)
-
-    task = replace(own, read=read)
+    task = _with_command(EvalTask, _task)
     named = replace(FUNCTION, read=lambda value, where: task.read({"evaluate": value}, where))
     aggregate = any_of(
         FUNCTION, replace(plugin(AGGREGATORS), fits=TABLE.fits, words="a table with name and metric")
@@ -301,17 +295,26 @@ def harness_suite() -> Kind:
 
 def _preparation() -> Kind:
     """Return the kind of what prepares checkpoints: a function, a command with fields in braces, or a table."""
-    own = table(Preparation, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
+    own = _with_command(Preparation)
 
     def read(value: Any, where: Where) -> Any:
         if not isinstance(value, Mapping):
             named = isinstance(value, str) and "{" not in value
             value = {"function" if named else "command": value}
-        # A command runs in the directory of the file.
-        return own.read({"cwd": "", **value} if "command" in value else value, where)
+        return own.read(value, where)
 
     kind = any_of(replace(TEXT, words="a function, a command in quotes"), kind_of(list[str]), own)
     return replace(kind, read=read)
+
+
+def _with_command(of: Any, make: Callable[..., Any] | None = None) -> Kind:
+    """Return the kind of a table that may have a command, which runs in the directory of the file."""
+    own = table(of, make, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
+
+    def read(value: Mapping[str, Any], where: Where) -> Any:
+        return own.read({"cwd": "", **value} if "command" in value else value, where)
+
+    return replace(own, read=read)
 
 
 def _task(**settings: Any) -> EvalTask:

@@ -92,7 +92,9 @@ class Evaluator:
         self._stopping = False
         # Id of the checkpoint that was prepared last, and studies that may have some to delete.
         self._prepared: int | None = None
-        self._untidy = {number for number, study in self.studies.items() if any(map(_prepares, study.suites))}
+        self._untidy = {
+            number for number, study in self.studies.items() if any(suite.preparation for suite in study.suites)
+        }
         self._current: Evaluation | None = None
         # Without bindings, gin is left to the user.
         suites = [suite for study in self.studies.values() for suite in study.suites]
@@ -344,10 +346,6 @@ class Evaluator:
         value = None if suite.load is None else self.surroundings.call(ran, suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
         return value
-
-
-def _prepares(suite: Suite) -> bool:
-    return suite.preparation is not None
 
 
 def _find_task(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:
