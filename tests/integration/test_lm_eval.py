@@ -14,7 +14,9 @@ import forked
 from facts import check_facts
 from study_files import DOCS, blocks
 
-pytestmark = pytest.mark.xdist_group("frameworks")
+LIMIT_S = 600
+"""For imports of torch and the harness where all cores are busy."""
+pytestmark = [pytest.mark.xdist_group("frameworks"), pytest.mark.timeout(4 * LIMIT_S)]
 
 MODEL = """
 import string, sys
@@ -116,7 +118,7 @@ class Evaluated(NamedTuple):
 
 
 def phyla(folder: Path, *words: object) -> Any:
-    return forked.run(["-m", "phyla.cli", *words], cwd=folder, frameworks=True, timeout=240, env=environment())
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, frameworks=True, timeout=LIMIT_S, env=environment())
 
 
 def environment() -> dict[str, str]:
@@ -159,7 +161,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
         *("--tasks", *NAMES.split(","), "--include_path", "tasks", "--batch_size", "8", "--log_samples"),
         *("--output_path", "harness"),
     ]
-    forked.run(own, cwd=folder, frameworks=True, check=True, timeout=240, env=environment())
+    forked.run(own, cwd=folder, frameworks=True, check=True, timeout=LIMIT_S, env=environment())
     (file,) = (folder / "harness").rglob("results_*.json")
     settings = ("include_path=tasks", "batch_size=8", "shards=2", "cluster=passage")
     options = [word for setting in settings for word in ("--lm-eval-option", setting)]
@@ -254,6 +256,15 @@ def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:
     check_facts(
         evaluated.run("watch", "runs", "--suite", more, "--plan"), "say_again", "4 shards would be computed"
     )
+
+
+def test_a_task_whose_file_was_edited_is_evaluated_again(evaluated: Evaluated) -> None:
+    file, task = evaluated.write("suite.toml", SUITE), evaluated.folder / "tasks" / "few.yaml"
+    text = task.read_text()
+    task.write_text(f'{text}description: "Choose. "\n')
+    plan = evaluated.run("watch", "runs", "--suite", file, "--plan")
+    task.write_text(text)
+    check_facts(plan, "few", "4 shards would be computed")
 
 
 def test_a_study_file_selects_by_tasks_of_the_harness(evaluated: Evaluated) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, final
 
@@ -119,7 +120,7 @@ def _eval_task(
     return EvalTask(
         re.sub(r"[^\w.-]+", "-", task),
         evaluate,
-        config={"task": task, **how},
+        config={"task": task, "digest": description.digest, **how},
         version=description.version,
         shards=shards if description.splits else 1,
         timeout_s=timeout_s,
@@ -411,11 +412,13 @@ class _Description:
 
     Attributes:
         version: of the task.
+        digest: of its file, so that results of an edited task, or of another one of that name, are not reused.
         splits: whether each document can be evaluated without the others.
         directions: by metric, whether higher is better.
     """
 
     version: str = "1"
+    digest: str = ""
     splits: bool = False
     directions: Mapping[str, bool] = field(default_factory=dict)
 
@@ -427,13 +430,15 @@ class _Description:
         entry = manager.task_index[task]
         config: Mapping[str, Any] = entry.cfg or {}
         version = str((config.get("metadata") or {}).get("version", "1"))
+        digest = sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
         if entry.kind.name != "TASK":
-            return cls(version=version)
+            return cls(version=version, digest=digest)
         names = DEFAULT_METRIC_REGISTRY.get(config.get("output_type", "generate_until"), ())
         metrics = config.get("metric_list") or [{"metric": name} for name in names]
         filters = [listed["name"] for listed in config.get("filter_list") or ()] or [NO_FILTER]
         return cls(
             version=version,
+            digest=digest,
             splits=_draws_no_examples(config, num_fewshot) and all(map(_averages, metrics)),
             directions={
                 metric_name(str(metric["metric"]), chosen): higher
