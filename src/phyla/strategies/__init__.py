@@ -12,6 +12,7 @@ from phyla.strategies.asha import ASHA
 from phyla.strategies.describe import describe
 from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline
 from phyla.strategies.exploit.backtrack import Backtrack
+from phyla.strategies.exploit.multi_frequency import MultiFrequency
 from phyla.strategies.exploit.pareto import ParetoTournament, ParetoTruncation
 from phyla.strategies.exploit.threshold import Threshold
 from phyla.strategies.exploit.tournament import BinaryTournament, TTest
@@ -85,6 +86,7 @@ __all__ = [
     "MeanOfLast",
     "Measure",
     "MedianStopping",
+    "MultiFrequency",
     "Mutate",
     "Others",
     "ParetoTournament",

@@ -14,15 +14,17 @@ def describe(reason: JsonObject, member: str = "") -> str:
     if "decision" not in reason and "rule" in reason and "step" in reason:
         return f"{member} was {_stop(reason)}" if member else _stop(reason)
     own, donor, opponent = (_mapping(compared.get(name)) for name in ("own", "donor", "opponent"))
-    giver = _mapping(reason.get("donor"))
+    lender, giver = _mapping(compared.get("params_donor")), _mapping(reason.get("donor"))
     words = _WORDS.get(str(decision), str(decision)) if decision else _own(reason)
     rank = None if decision == "promote" else compared.get("rank")
     match decision:
         case "exploit":
-            words, p = _describe_donor(donor, own, reason), compared.get("p")
+            words, p = _describe_donor(donor, own, lender, reason), compared.get("p")
             if donor and own and rank is None:
                 note = "" if p is None else f", p {_number(p)}"
                 words += f" ({_score(opponent or donor)} against {_score(own)}{note})"
+        case "explore" if lender:
+            words = f"explored from {_whose(lender)} hyperparameters"
         case "explore" if opponent:
             words = f"won against member {opponent.get('member')} ({_score(own)} against {_score(opponent)})"
         case "promote":
@@ -91,15 +93,19 @@ def _stop(reason: JsonObject) -> str:
     return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
-def _describe_donor(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
+def _describe_donor(donor: JsonObject, own: JsonObject, lender: JsonObject, reason: JsonObject) -> str:
     copied, step = reason.get("copied"), _at(donor)
-    if donor.get("member") is not None and donor.get("member") == own.get("member"):
-        return f"went back to its own weights{step}"
-    whose = "another member's" if donor.get("member") is None else f"member {donor['member']}'s"
     if copied == "hyperparameters":
-        return f"took over {whose} hyperparameters"
-    both = "" if reason.get("changes") or copied == "weights" else " and hyperparameters"
-    return f"took over {'only ' if copied == 'weights' else ''}{whose} weights{both}{step}"
+        return f"took over {_whose(lender or donor)} hyperparameters"
+    params = f", with {_whose(lender)} hyperparameters" if lender else ""
+    if donor.get("member") is not None and donor.get("member") == own.get("member"):
+        return f"went back to its own weights{step}{params}"
+    both = "" if lender or reason.get("changes") or copied == "weights" else " and hyperparameters"
+    return f"took over {'only ' if copied == 'weights' else ''}{_whose(donor)} weights{both}{step}{params}"
+
+
+def _whose(scored: JsonObject) -> str:
+    return "another member's" if scored.get("member") is None else f"member {scored['member']}'s"
 
 
 def _weights(giver: JsonObject) -> str:

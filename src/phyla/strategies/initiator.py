@@ -5,7 +5,7 @@ from typing import final
 
 from phyla.records import JobState, JsonObject, Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
-from phyla.strategies.exploit import facts
+from phyla.strategies.exploit import Exploited, facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
@@ -90,7 +90,7 @@ class InitiatorPBT(Strategy):
             compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
             if sort_key(opponent) > sort_key(head):
                 donor = opponent
-        return explore_from(self, member, donor, population, context, compared)
+        return explore_from(self, member, Exploited(donor=donor, reason=compared), population, context)
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
         """Draw a finite trial of another member, and how many generations back it is; None if there is none."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.records import JsonObject, Member, Scored
+from phyla.records import Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
 from phyla.strategies.exploit import Exploit, Exploited, choose_donor, keep
 from phyla.strategies.exploit.truncation import Truncation
@@ -12,7 +12,16 @@ from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import COPIES, Copy, explore_from, proceed, sampled, steps_to_line
-from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy, since_taken
+from phyla.strategies.strategy import (
+    Context,
+    Decision,
+    History,
+    Measure,
+    Population,
+    Strategy,
+    check_population,
+    since_taken,
+)
 from phyla.validation import check, setting_error
 
 DRAWS = 5
@@ -65,6 +74,7 @@ class PBT(Strategy):
                 raise setting_error(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
+        check_population(self)
 
     @property
     def exclusive(self) -> bool:
@@ -82,35 +92,31 @@ class PBT(Strategy):
         if member.head is None:
             steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
             return sampled(member, steps, context)
-        compared: JsonObject = {"why": "not ready"}
+        choice = Exploited(donor=None, reason={"why": "not ready"})
         if self._ready(member):
-            if self.exploit is None:
-                return explore_from(self, member, None, population, context, {"rule": "none"})
-            choice = self._choose_donor(self.exploit, member, population, context)
-            donor, compared = choice.donor, choice.reason
-            if donor is not None and donor.trial == member.head.trial:
-                return explore_from(self, member, None, population, context, compared)
-            if donor is not None:
-                wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
-                if donor.measurements < wanted:
-                    return Measure(
-                        times=wanted - donor.measurements,
-                        subject=donor,
-                        reason={"decision": "measure", "compared": compared},
-                    )
-                return explore_from(self, member, donor, population, context, compared)
-        if member.broken_trial is not None:
-            why: JsonObject = {"why": "the same work failed or was stopped before"}
-            return explore_from(self, member, None, population, context, why)
+            choice = self._choose_donor(member, population, context)
+        donor, compared = choice.donor, choice.reason
+        if donor is not None and donor.trial != member.head.trial:
+            wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
+            if donor.measurements < wanted:
+                return Measure(
+                    times=wanted - donor.measurements,
+                    subject=donor,
+                    reason={"decision": "measure", "compared": compared},
+                )
+        if donor is None and member.broken_trial is not None:
+            choice = Exploited(donor=member.head, reason={"why": "the same work failed or was stopped before"})
+        if choice.donor is not None:
+            return explore_from(self, member, choice, population, context)
         at = max(member.progress, member.head.age)
         return proceed(member, steps_to_line(at, self.steps_per_trial, self.total_steps), compared=compared)
 
-    def _choose_donor(
-        self, exploit: Exploit, member: Member, population: Population, context: Context
-    ) -> Exploited:
+    def _choose_donor(self, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, and repeat if its choice may not donate."""
+        if self.exploit is None:
+            return Exploited(donor=member.head, reason={"rule": "none"})
         for _ in range(DRAWS):
-            choice = choose_donor(exploit, member, population, context)
+            choice = choose_donor(self.exploit, member, population, context)
             donor = choice.donor
             if donor is None or (member.head is not None and donor.trial == member.head.trial):
                 return choice

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord
-from phyla.strategies.exploit import facts
+from phyla.strategies.exploit import Exploited, facts
 from phyla.strategies.explore import changes_of, propose_params
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
@@ -49,23 +49,20 @@ def proceed(member: Member, steps: int, **reason: Json) -> Start:
 
 
 def explore_from(
-    strategy: Any,
-    member: Member,
-    donor: Scored | None,
-    population: Population,
-    context: Context,
-    compared: JsonObject,
+    strategy: Any, member: Member, choice: Exploited, population: Population, context: Context
 ) -> Start:
-    """Take over a donor's state, or keep one's own, and explore from there up to the next grid line."""
-    head, copy = member.head, strategy.copy
+    """Take over the chosen state, or keep one's own, and explore from there up to the next grid line."""
+    head, copy, compared = member.head, strategy.copy, choice.reason
     assert head is not None
+    donor = None if choice.donor is not None and choice.donor.trial == head.trial else choice.donor
     weights = head if donor is None or copy == "hyperparameters" else donor
-    source = head if donor is None or copy == "weights" else donor
-    proposal = propose_params(strategy.explore, source, population, context) if strategy.explore else None
+    source = head if copy == "weights" else choice.params_donor or donor or head
+    if source is choice.params_donor:
+        compared = {**compared, "params_donor": facts(source)}
+    rule = strategy.explore if choice.explore else None
+    proposal = propose_params(rule, source, population, context) if rule else None
     changes = (
-        proposal.changes or changes_of(source.params, proposal.params, type(strategy.explore).__name__)
-        if proposal
-        else {}
+        proposal.changes or changes_of(source.params, proposal.params, type(rule).__name__) if proposal else {}
     )
     reason: JsonObject = {
         "decision": "exploit" if donor else "explore",

@@ -314,6 +314,17 @@ def check_space(plugin: object, space: Space) -> None:
             check(space)
 
 
+def check_population(strategy: Strategy) -> None:
+    """Ask the rules of a strategy whether they go with its number of members.
+
+    The method `check_population(size)` is optional, too, and raises ConfigurationError.
+    """
+    for _, _, part in _settings(strategy):
+        check = None if isinstance(part, type) else getattr(part, "check_population", None)
+        if check is not None:
+            check(strategy.population_size)
+
+
 def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
     """Iterate over the settings of a plug-in and of those in its settings: whose, its name, and each item."""
     for setting in fields(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else ():

@@ -7,6 +7,7 @@ import pytest
 from phyla.strategies.describe import describe
 
 OWN = {"member": 7, "fitness": 0.25}
+LENDER = {"member": 5, "fitness": 0.75, "step": 4000}
 DONOR = {"member": 3, "fitness": 0.5, "step": 4000}
 CHANGED = {"lr": {"from": 0.01, "to": 0.012, "by": "x1.2"}, "width": {"from": 8, "to": 16, "by": "drawn again"}}
 
@@ -63,6 +64,26 @@ CHANGED = {"lr": {"from": 0.01, "to": 0.012, "by": "x1.2"}, "width": {"from": 8,
         (
             {"decision": "exploit", "copied": "hyperparameters", "compared": {"donor": DONOR}},
             "took over member 3's hyperparameters",
+        ),
+        (
+            {"decision": "exploit", "copied": "both", "compared": {"donor": DONOR, "params_donor": LENDER}},
+            "took over member 3's weights at step 4,000, with member 5's hyperparameters",
+        ),
+        (
+            {
+                "decision": "exploit",
+                "copied": "hyperparameters",
+                "compared": {"donor": DONOR, "params_donor": LENDER},
+            },
+            "took over member 5's hyperparameters",
+        ),
+        (
+            {"decision": "exploit", "compared": {"own": OWN, "donor": {"member": 7}, "params_donor": LENDER}},
+            "went back to its own weights, with member 5's hyperparameters (none against 0.25)",
+        ),
+        (
+            {"decision": "explore", "compared": {"params_donor": LENDER}},
+            "explored from member 5's hyperparameters",
         ),
         ({"decision": "exploit"}, "took over another member's weights and hyperparameters"),
         (

@@ -133,6 +133,10 @@ CHOSEN = "ConfigurationError: Chooses.choose() returned None; it must return Exp
         (pbt(exploit=Chooses(None)), CHOSEN),
         (pbt(exploit=ExploitPipeline([Chooses(None)])), CHOSEN),
         (pbt(exploit=Chooses(Exploited(donor=MEMBER, reason={}))), "Chooses.choose() published"),
+        (
+            pbt(exploit=Chooses(Exploited(donor=None, params_donor=MEMBER, reason={}))),
+            "Chooses.choose() params_donor published",
+        ),
     ],
 )
 def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> None:

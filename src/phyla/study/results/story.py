@@ -105,9 +105,11 @@ def _created(trial: TrialRecord) -> Event:
     weights = "" if trial.parent is None else f"weights of trial {trial.parent}"
     if trial.jump_from is not None:
         weights += f" in place of those of trial {trial.jump_from}"
+    origin = trial.params_from
+    hyperparameters = "" if origin in (None, trial.parent) else f"hyperparameters from trial {origin}"
     why = describe(trial.reason, f"member {trial.member}")
     steps = f"steps {trial.start_step:,} to {trial.end_step:,}"
-    words = "; ".join(filter(None, [why, weights, steps, params(trial.params)]))
+    words = "; ".join(filter(None, [why, weights, hyperparameters, steps, params(trial.params)]))
     return Event(at=trial.created_at, what="created", words=words, facts=_picked(trial, *CREATED))
 
 
