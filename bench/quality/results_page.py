@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+import schedules_page
 from comparing import RESULTS
 from summaries import read
 from tables import markdown
@@ -40,15 +41,18 @@ the bounds of a range, as `Perturb(clip=True)` does.
 """It says what the results in the repository mean: read it again when they change."""
 
 
-def page(folder: Path) -> str:
-    """Return the page."""
-    parts = [HEAD]
+def page(folder: Path, before: str = "") -> str:
+    """Return the page; sections of comparisons that the folder lacks stay as they were before."""
+    kept = dict(section.split("\n", 1) for section in before.split("\n## ")[1:])
+    written = schedules_page.section(folder) | kept | schedules_page.section(folder)
     for name, summary in read(folder).items():
-        parts += [f"## {summary['title']}", summary["text"]]
+        parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        written[summary["title"]] = "\n\n".join(part.strip() for part in parts)
+    sections = [f"## {title}\n\n{text.strip()}" for title, text in written.items()]
+    return "\n\n".join([HEAD.strip(), *sections]) + "\n"
 
 
 def main() -> None:
@@ -57,7 +61,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--out", type=Path, default=DOCS, help="the page")
     options = parser.parse_args()
-    options.out.write_text(page(options.folder))
+    options.out.write_text(page(options.folder, options.out.read_text() if options.out.exists() else ""))
     print(f"wrote {options.out}")
 
 
