@@ -11,7 +11,7 @@ from scipy.stats import wilcoxon
 from effort import times
 from phyla.strategies import PBT, MultiFrequency, RandomSearch, Strategy
 
-SEEDS = times(3, 25)
+SEEDS = times(2, 25)
 
 
 def scores(task: greed.Task, strategy: Strategy, seeds: int = SEEDS) -> list[float]:
@@ -22,7 +22,7 @@ def test_on_the_noisy_quadratic_mf_pbt_does_not_let_the_learning_rate_fall_too_e
     task = greed.quadratic()
     found = {"pbt": greed.pbt(task, 32, 20), "mf": greed.pbt(task, 32, 20, MultiFrequency())}
     loss = {name: -np.array(scores(task, strategy)) for name, strategy in found.items()}
-    # 0.60 and 0.39 in 25 seeds; medians of three differ by more than 0.02 in all but one of 10,000 draws.
+    # 0.61 and 0.37 in 25 seeds, of which the quartiles are 0.02 apart.
     assert np.median(loss["mf"]) < np.median(loss["pbt"]) - 0.02
 
 
@@ -38,6 +38,12 @@ def test_on_the_quadratic_with_momentum_pbt_is_better_than_random_search() -> No
     found = scores(task, plain, 25), scores(task, RandomSearch(16, 1000), 25)
     assert np.median(found[0]) > np.median(found[1])
     assert wilcoxon(*found).pvalue < 1e-4
+
+
+def test_a_decay_whose_peak_is_searched_beats_the_learning_rate_alone() -> None:
+    plain, decayed = greed.quadratic(), greed.quadratic(greed.linear)
+    for strategy in (RandomSearch(32, plain.steps), greed.pbt(plain, 32, 200)):
+        assert np.median(scores(decayed, strategy)) > np.median(scores(plain, strategy)) + 0.05
 
 
 @pytest.mark.parametrize("name", ["momentum", "deceptive"])
