@@ -43,14 +43,16 @@ the bounds of a range, as `Perturb(clip=True)` does.
 
 def page(folder: Path, before: str = "") -> str:
     """Return the page; sections of comparisons that the folder lacks stay as they were before."""
-    kept = dict(section.split("\n", 1) for section in before.split("\n## ")[1:])
-    written = schedules_page.section(folder) | kept | schedules_page.section(folder)
+    written = schedules_page.section(folder)
     for name, summary in read(folder).items():
         parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
         written[summary["title"]] = "\n\n".join(part.strip() for part in parts)
+    for section in before.split("\n## ")[1:]:
+        title, text = section.split("\n", 1)
+        written.setdefault(title, text)
     sections = [f"## {title}\n\n{text.strip()}" for title, text in written.items()]
     return "\n\n".join([HEAD.strip(), *sections]) + "\n"
 

@@ -215,19 +215,19 @@ def _sampled(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]
 
 
 def outcomes(jobs: Sequence[Job], path: Path, processes: int) -> list[dict[str, Any]]:
-    """Return what all jobs came to; those that the file lacks are run and added."""
+    """Return what all jobs came to; those that the file lacks are run and added, or left out with 0 processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
     known = {row["key"]: row["found"] for row in map(json.loads, filter(None, lines))}
     waiting = {job.key: job for job in jobs if job.key not in known}
     print(f"{len(jobs)} batches, {len(waiting)} to run", flush=True)
-    for number, (key, found) in enumerate(_completed(waiting, processes), 1):
+    for number, (key, found) in enumerate(_completed(waiting, processes) if processes else (), 1):
         known[key] = found
         with path.open("a") as file:
             file.write(json.dumps({"key": key, "found": found}) + "\n")
         if number % 25 == 0:
             print(f"{number} of {len(waiting)}", flush=True)
-    return [row for job in jobs for row in known[job.key]]
+    return [row for job in jobs for row in known.get(job.key, ())]
 
 
 def _completed(waiting: dict[str, Job], processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -341,7 +341,7 @@ def main() -> None:
     """Run what is missing, print the tables, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
     parser.add_argument("--pilot", action="store_true", help="how many seeds are needed")
     parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
     parser.add_argument("--tasks", nargs="*", default=[], help=", ".join(TASKS))
