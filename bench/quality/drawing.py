@@ -1,7 +1,7 @@
-"""Figures as SVG, by Matplotlib: lines with bands, and dots with ranges."""
+"""Figures as SVG, by Matplotlib: lines with bands, dots with ranges, and mean ranks."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,31 @@ def dots(title: str, rows: Sequence[tuple[str, float, float, float]], x: str, *,
         axes.plot([median], [at], "o", color=COLORS[0])
     axes.set(title=title, xlabel=x, ylim=(len(rows) - 0.5, -0.5))
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
+    return svg(figure)
+
+
+def ranks(title: str, means: Mapping[str, float], width: float) -> str:
+    """Return mean ranks, best first; a line to the right joins those that the test does not tell apart.
+
+    Args:
+        title: above it.
+        means: mean rank of each label.
+        width: critical difference of two mean ranks.
+    """
+    ordered = sorted(means.items(), key=lambda pair: pair[1])
+    values = [mean for _, mean in ordered]
+    ends = [max(at for at, value in enumerate(values) if value - low < width) for low in values]
+    groups = [(at, end) for at, end in enumerate(ends) if end > at and (at == 0 or ends[at - 1] < end)]
+    figure = Figure(figsize=(7.6, 1.1 + 0.26 * len(ordered)), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(values, range(len(values)), "o", color=COLORS[0])
+    for number, (first, last) in enumerate(groups):
+        x = max(values) + 0.6 + 0.35 * number
+        axes.plot([x, x], [first - 0.3, last + 0.3], color=COLORS[4], linewidth=2)
+    axes.plot([1.0, 1.0 + width], [-1.2, -1.2], color="#222222", linewidth=1.5, clip_on=False)
+    axes.text(1.0 + width, -1.2, f"  critical difference {width:.1f}", va="center", fontsize=8)
+    axes.set(title=title, xlabel="mean rank over tasks, 1 is best", ylim=(len(values) - 0.5, -1.9))
+    axes.set_yticks(range(len(values)), [label for label, _ in ordered])
     return svg(figure)
 
 

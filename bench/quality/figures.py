@@ -1,6 +1,7 @@
 """Draw the figures of the docs from what comparisons found: `python bench/quality/figures.py`."""
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from comparing import RESULTS
 from contenders import BASELINE
-from drawing import COLORS, Line, dots, draw, lines, svg
+from drawing import COLORS, Line, dots, draw, lines, ranks, svg
 from early_stopping import CHANCE, LATE
 from matplotlib.figure import Figure
 from several_metrics import BASELINE as PARETO
@@ -198,6 +199,11 @@ def figures(folder: Path) -> dict[str, str]:
         drawn["stopping-digits.svg"] = curve_figure(title, table, labels, "negative log-likelihood, validation")
     if "digits" in found:
         drawn["why.svg"] = why_figure(found["digits"]["tables"][0], found["digits"]["schedules"])
+    schedules = folder / "schedules.json"
+    if schedules.exists():
+        document = json.loads(schedules.read_text())
+        title = "Populations and decays: mean rank of the median over tasks"
+        drawn["ranks.svg"] = ranks(title, document["ranks"], document["critical_difference"])
     drawn["luck.svg"] = luck_figure(record(QUADRATIC, 1.0, FIRST_SEED))
     drawn["quorum.svg"] = quorum_figure(QUORUM.read_text())
     return drawn

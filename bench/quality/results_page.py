@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+import schedules_page
 from comparing import RESULTS
 from summaries import read
 from tables import markdown
@@ -19,8 +20,10 @@ FIGURES = {
 }
 HEAD = """# How good the strategies are
 
-*Read this to see how the strategies compare on four problems.*
+*Read this to see how the strategies compare, with each other and with decayed learning rates.*
 
+- **A tuned decay beats populations where the learning rate is all there is.** Where other hyperparameters matter,
+  populations often win. [Is it worth it?](strategies/is-it-worth-it.md) says which to use when.
 - **On the digits, population based training has the best medians**, and the schedule that it finds is
   better than constant values.
 - **On CartPole and the ring, no strategy stands out.** With this number of seeds, only large differences show.
@@ -28,27 +31,33 @@ HEAD = """# How good the strategies are
 - **With two goals, Pareto rules find the front.** A weighted sum finds one point of it.
 - **Of the ways to stop long runs early, ASHA gains most.**
 
-All strategies in a table get the same budget of training steps and the same seeds. Selection sees the
-validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
+Below the first section, all strategies in a table get the same budget of training steps and the same seeds.
+Selection sees the validation score; the tables show the selected checkpoint on data that neither selection nor
+tuning has seen.
 *p* is against the first row, paired by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
 would show the difference with 80 % power. *age* is the number of steps of the best weights, *steps* that of all
 members. `single worker explores` spends all steps on one member. Grids were chosen by hand. All runs clipped at
 the bounds of a range, as `Perturb(clip=True)` does.
 
-`python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.
+`python bench/quality/everything.py` repeats this and writes the page, in about 40 minutes on two cores.
 """
 """It says what the results in the repository mean: read it again when they change."""
 
 
-def page(folder: Path) -> str:
-    """Return the page."""
-    parts = [HEAD]
+def page(folder: Path, before: str = "") -> str:
+    """Return the page; sections of comparisons that the folder lacks stay as they were before."""
+    written = schedules_page.section(folder)
     for name, summary in read(folder).items():
-        parts += [f"## {summary['title']}", summary["text"]]
+        parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        written[summary["title"]] = "\n\n".join(part.strip() for part in parts)
+    for section in before.split("\n## ")[1:]:
+        title, text = section.split("\n", 1)
+        written.setdefault(title, text)
+    sections = [f"## {title}\n\n{text.strip()}" for title, text in written.items()]
+    return "\n\n".join([HEAD.strip(), *sections]) + "\n"
 
 
 def main() -> None:
@@ -57,7 +66,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--out", type=Path, default=DOCS, help="the page")
     options = parser.parse_args()
-    options.out.write_text(page(options.folder))
+    options.out.write_text(page(options.folder, options.out.read_text() if options.out.exists() else ""))
     print(f"wrote {options.out}")
 
 

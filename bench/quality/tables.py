@@ -96,12 +96,12 @@ def markdown(found: Sequence[Row], *, notes: Mapping[str, str] | None = None, fi
         against = ["", ""]
         if "p" in row:
             seeds = f"{row['needed']:.0f}" if row["needed"] < 1000 else "> 1000"
-            against = [_p(row["p_holm"]), seeds]
+            against = [p_value(row["p_holm"]), seeds]
         cells = [
             row["label"],
             *([notes.get(row["label"], "")] if notes else []),
-            _number(row["median"]),
-            f"{_number(row['low'])} - {_number(row['high'])}",
+            number(row["median"]),
+            f"{number(row['low'])} - {number(row['high'])}",
             *against,
             f"{row['age']:.0f}",
             f"{row['spent']:.0f}",
@@ -110,11 +110,13 @@ def markdown(found: Sequence[Row], *, notes: Mapping[str, str] | None = None, fi
     return "\n".join(lines)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a value with four decimals, or one if it is large."""
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4f}"
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+    """Return p with as many digits as matter."""
     return f"{value:.2f}" if value >= 0.095 else f"{value:.1g}"
 
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import cartpole_problem
 import digits_problem
+import lockstep
 import numpy as np
 import pytest
+import schedule_tasks
+import schedules
 import winner
 import winner_tasks
 from comparing import Cell, run_cell
+from scipy.stats import wilcoxon
 from several_metrics import FAR, front, missed
 
 import phyla
@@ -129,3 +133,104 @@ def test_recorded_populations_are_those_of_a_study(tmp_path: Path) -> None:
     places = {trial.id: place for place, trial in enumerate(trials)}
     assert [None if trial.parent is None else places[trial.parent] for trial in trials] == recorded.parents
     assert [trial.fitness for trial in trials] == pytest.approx(recorded.scores)
+
+
+def values(task: str, label: str, seeds: int) -> list[float]:
+    job = schedules.Job(task=task, label=label, seeds=tuple(range(500, 500 + seeds)))
+    return [row["value"] for row in job.run()]
+
+
+@pytest.mark.parametrize(
+    ("label", "low", "high"),
+    [
+        ("random, constant", 0.496, 0.502),
+        ("random peak, cosine", 0.297, 0.301),
+        ("random peak, linear", 0.287, 0.291),
+        ("PBT, long interval", 0.362, 0.410),
+    ],
+)
+def test_the_noisy_quadratic_has_the_losses_of_an_independent_implementation(
+    label: str, low: float, high: float
+) -> None:
+    # Its quartiles; of PBT, whose rules there were others, a little more.
+    assert low <= np.median(values("quadratic", label, 5)) <= high
+
+
+def test_a_tuned_cosine_beats_pbt_where_the_learning_rate_is_all_there_is() -> None:
+    assert max(values("quadratic", "random peak, cosine", 4)) < min(values("quadratic", "PBT", 4))
+
+
+def test_pbt_beats_a_tuned_cosine_where_other_hyperparameters_matter() -> None:
+    population, search = (values("ravine", label, 16) for label in ("PBT", "random peak, cosine"))
+    assert np.median(population) < np.median(search)
+    assert wilcoxon(population, search).pvalue < 1e-3
+
+
+def test_the_loss_under_schedule_free_sgd_is_that_of_drawn_gradients() -> None:
+    task, curvature = schedule_tasks.TASKS["even noise"], 1 / np.arange(1.0, 201)
+    rows: dict[str, Any] = {"world": {}, "total": 1000, "count": 200, "decay": lockstep.constant}
+    single = lockstep.Rows(**rows, seeds=np.array([0]), ages=np.zeros(1), params={"lr": np.array([0.5])})
+    assert task.averaged is not None
+    exact = task.value(task.averaged({"w": np.ones((1, 200))}, single), single)
+    noise = 0.1 * np.random.default_rng(0).normal(size=(200, 300, 200))
+    many = lockstep.Rows(
+        **rows,
+        seeds=np.zeros(300, int),
+        ages=np.zeros(300),
+        params={"lr": np.full(300, 0.5)},
+        drawn={"noise": noise},
+    )
+    drawn = schedule_tasks.schedule_free(lambda w, rows, step: curvature * w + rows.drawn["noise"][step])
+    losses = 0.5 * (drawn({"w": np.ones((300, 200))}, many)["w"] ** 2 * curvature).sum(axis=1)
+    assert exact[0] == pytest.approx(losses.mean(), rel=0.02)
+
+
+@pytest.mark.parametrize("label", ["PBT", "ASHA, cosine", "initiator PBT"])
+def test_studies_in_step_are_those_of_a_real_study(label: str, tmp_path: Path) -> None:
+    task = replace(schedule_tasks.TASKS["deceptive"], members=8, intervals=(200, 200, 200))
+    way = schedules.CONTENDERS[label].way(task)
+
+    def train(trial: phyla.Trial) -> None:
+        rng = np.random.default_rng(0)
+        state = dict(np.load(trial.source.path / "w.npz")) if trial.source else task.fresh({}, rng, 1)
+        rows = lockstep.Rows(
+            world={},
+            seeds=np.array([0]),
+            total=task.steps,
+            params={name: np.array([value]) for name, value in trial.params.items()},
+            ages=np.array([float(trial.start_step)]),
+            count=trial.end_step - trial.start_step,
+            decay=way.decay,
+        )
+        state = task.train(state, rows)
+        np.savez(trial.checkpoint_dir / "w.npz", **state)
+        trial.report(score=float(task.score(state, rows)[0]), step=trial.end_step)
+
+    goal, store = phyla.Maximize("score"), "memory://"
+    study = phyla.Study("toy", task.space, goal, way.strategy, train, seed=500, home=tmp_path, storage=store)
+    best = study.run(workers=0).best
+    assert best is not None
+    (found,) = lockstep.run(task, way, [500])
+    assert [best.fitness, best.checkpoint.step] == [pytest.approx(found["value"]), found["age"]]
+
+
+@pytest.mark.parametrize("name", ["letters", "digits", "few examples"])
+def test_gradients_of_the_tasks_are_those_of_their_losses(name: str) -> None:
+    # One step at a small rate changes the loss by the square of the gradient, on average over the data.
+    task = schedule_tasks.TASKS[name]
+    world = {key: value[None] for key, value in task.world(0).items()}
+    state = task.fresh(task.world(0), np.random.default_rng(0), 1)
+    drawn = task.draw(np.random.default_rng(1), 2000, 1)
+    params = {"lr": np.array([1e-3]), "momentum": np.zeros(1), "decay": np.zeros(1)}
+    rows = lockstep.Rows(
+        world=world,
+        seeds=np.array([0]),
+        total=task.steps,
+        params=params,
+        ages=np.zeros(1),
+        count=2000,
+        drawn=drawn,
+        decay=lockstep.constant,
+    )
+    after = task.train({key: value.astype(float) for key, value in state.items()}, rows)
+    assert task.value(after, rows)[0] < task.value(state, rows)[0] - 0.01
