@@ -34,6 +34,7 @@ SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 RULES: dict[str, Explore] = {
     "Perturb()": Perturb(),
     "Perturb(resample=0.25)": Perturb(resample=0.25),
+    "PB2(radius=1.0)": PB2(radius=1.0),
     "PB2()": PB2(),
 }
 

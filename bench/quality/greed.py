@@ -1,4 +1,4 @@
-"""Is selection greedy? `python bench/quality/greed.py`, five minutes of one processor.
+"""Is selection greedy? `python bench/quality/greed.py`, ten minutes of one processor.
 
 Selection after short trials prefers what helps at once. On these problems that is the wrong thing:
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
 import phyla
-from phyla.records import Member, MemberState, Scored
+from phyla.records import JobKind, JobState, Member, MemberState, Scored
 from phyla.strategies import Context, MultiFrequency, Start, Strategy, Truncation, decision_rng, trial_seed
 
 Array = NDArray[np.float64]
@@ -144,30 +144,101 @@ def momentum() -> Task:
     )
 
 
+@dataclass(kw_only=True)
+class _Trial:
+    """What PB2 reads of a trial record."""
+
+    id: int
+    parent: int | None
+    params: Mapping[str, Any]
+    start_step: int
+    end_step: int
+    generation: int
+    member: int
+    order: float | None = None
+    reached_step: int | None = None
+    state: JobState = JobState.RUNNING
+    kind: JobKind = JobKind.TRAIN
+
+    def complete(self, score: float) -> None:
+        self.order, self.reached_step, self.state = score, self.end_step, JobState.COMPLETED
+
+    @property
+    def ended_at(self) -> int:
+        return self.end_step
+
+
+class _Trials:
+    """The history of a population that trains in step, as far as PB2 asks for it."""
+
+    def __init__(self) -> None:
+        self.running = list[_Trial]()
+        self.completed = list[_Trial]()
+
+    def start(self, member: Member, start: Start, size: int) -> None:
+        parent = None if start.weights is None else start.weights.trial
+        trial = _Trial(
+            id=member.generation * size + member.index,
+            parent=parent,
+            params=start.params,
+            start_step=member.progress,
+            end_step=member.progress + start.steps,
+            generation=member.generation,
+            member=member.index,
+        )
+        self.running.append(trial)
+
+    def complete(self, scores: Sequence[float]) -> None:
+        for trial, score in zip(self.running, scores, strict=True):
+            trial.complete(score)
+        self.completed += self.running
+        self.running = []
+
+    def trial(self, trial: int) -> _Trial:
+        return self.completed[trial]
+
+    def last_completed(self, count: int) -> list[_Trial]:
+        return self.completed[::-1][:count]
+
+    def ended(self, step: int | None) -> list[_Trial]:
+        return []
+
+    def unfinished(self) -> list[_Trial]:
+        return self.running
+
+
 def record(task: Task, strategy: Strategy, seed: int) -> list[list[Scored]]:
     """Train a population, and return what its members published, generation by generation."""
     size = strategy.population_size
     population = [Member(study=0, index=index, state=MemberState.READY) for index in range(size)]
-    state, published = task.fresh(size, seed), list[list[Scored]]()
+    state, published, trials = task.fresh(size, seed), list[list[Scored]](), _Trials()
     while not all(map(strategy.finished, population)):
         rngs = [decision_rng(seed, member.index, member.generation, 0) for member in population]
         seeds = [trial_seed(rng) for rng in rngs]  # drawn first in a study
-        starts = [_decide(strategy, task, *pair, population) for pair in zip(population, rngs, strict=True)]
+        starts = []
+        for member, rng in zip(population, rngs, strict=True):
+            starts.append(_decide(strategy, task, member, rng, population, trials))
+            trials.start(member, starts[-1], size)
         origins = [at if start.weights is None else start.weights.trial % size for at, start in enumerate(starts)]
         params = {name: np.array([start.params[name] for start in starts]) for name in task.space.parameters}
         given = {name: values[origins] for name, values in state.items()}
         drawn = [np.random.default_rng(one) for one in seeds]
         state = task.train(given, params, population[0].progress, starts[0].steps, drawn)
         scores = task.score(state).tolist()
+        trials.complete(scores)
         population = [_after(*row, size) for row in zip(population, starts, scores, strict=True)]
         published.append([member.states[0] for member in population])
     return published
 
 
 def _decide(
-    strategy: Strategy, task: Task, member: Member, rng: np.random.Generator, population: Sequence[Member]
+    strategy: Strategy,
+    task: Task,
+    member: Member,
+    rng: np.random.Generator,
+    population: Sequence[Member],
+    history: Any,
 ) -> Start:
-    history: Any = None  # None of these strategies looks back.
     objective = phyla.Maximize("score")
     context = Context(space=task.space, objective=objective, rng=rng, now=0.0, history=history)
     start = strategy.decide(member, population, context)
@@ -280,6 +351,8 @@ def on_momentum() -> dict[str, tuple[Task, Strategy]]:
     return {
         "PBT every 50": (task, plain),
         "MF-PBT (1, 5) every 50": (task, replace(plain, exploit=MultiFrequency((1, 5)))),
+        "PB2 every 50": (task, replace(plain, explore=phyla.strategies.PB2())),
+        "PB2 without a radius every 50": (task, replace(plain, explore=phyla.strategies.PB2(radius=1.0))),
         "random": (task, phyla.RandomSearch(16, task.steps)),
     }
 

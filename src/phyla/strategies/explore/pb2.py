@@ -36,6 +36,10 @@ class PB2:
     count less, and how many of the last rows, 200 at least, are used. Running trials lower the deviation where
     they are, so that children differ. kappa is sqrt(0.2 ln(0.4 n)) for n rows, and 0 for n below 3.
 
+    Children stay within `radius` of the parent, or a step of theirs, as in a trust region (Wan et al. 2022, arXiv
+    2207.09405, section 3.1). Far from the parent the model knows least, and what promises most in one trial, such
+    as almost no learning rate from a lucky checkpoint, can be bad for the rest of the training.
+
     Only Float and Int parameters that the parent has are modelled, from trials that have the same ones. The others
     are kept, or with a probability drawn afresh. Without enough rows, or where constraints allow none of the best
     points, `fallback` decides and the reason says why.
@@ -46,6 +50,8 @@ class PB2:
         rows: how many of the newest completed trials to use.
         least_rows: with fewer rows than this, `fallback` decides.
         restarts: number of starting points of the search: the parent, and the others at random.
+        radius: how far numbers move from the parent's at most, as a share of their range on their scale. With 1
+            the whole range is searched, as in the paper.
         resample: probability, per parameter that is not modelled, of a fresh draw.
         fallback: how hyperparameters change without a model.
         repeatable: look only at generations that all members completed, and not at running trials. Then a study
@@ -55,13 +61,14 @@ class PB2:
     rows: int = 1000
     least_rows: int = 4
     restarts: int = 10
+    radius: float = 0.15
     resample: float = 0.25
     fallback: Explore = PERTURB
     repeatable: bool = False
 
     def __post_init__(self) -> None:
         check_rules(self, "propose", "fallback")
-        check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]")
+        check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]", radius="(0, 1]")
         if self.least_rows > self.rows:
             raise setting_error(self, "rows least_rows", "there would never be a model; raise rows")
 
@@ -94,8 +101,8 @@ class PB2:
         finite = sum(math.isfinite(row.gain or 0.0) for row in rows)
         if finite < self.least_rows:
             return f"{finite} of the {self.least_rows} rows that a model needs"
-        own = _units(numbers, params)
-        for units, model in _best_first(rows, pending, source, own, self.restarts, context.rng):
+        region = _region(numbers, params, self.radius)
+        for units, model in _best_first(rows, pending, source, region, self.restarts, context.rng):
             values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
             if space.contains({**base, **values}):
                 chosen = space.validate({**base, **values})
@@ -163,6 +170,31 @@ def _units(numbers: Mapping[str, Float | Int], params: JsonObject) -> tuple[floa
     return tuple([number.unit(params[name]) for name, number in numbers.items()])
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Where children may be: the parent's place, and the lowest and highest of each number, all in [0, 1]."""
+
+    own: tuple[float, ...]
+    low: Matrix
+    high: Matrix
+
+    def draw(self, count: int, rng: np.random.Generator) -> Matrix:
+        drawn: Matrix = self.low + (self.high - self.low) * rng.random((count, len(self.own)))
+        return drawn
+
+
+def _region(numbers: Mapping[str, Float | Int], params: JsonObject, radius: float) -> _Region:
+    """Return what is within the radius of the parent, and wide enough for the next values of stepped numbers."""
+    low, high = [], []
+    for name, number in numbers.items():
+        value: Any = params[name]
+        step, unit = number.step or 0, number.unit(value)
+        low.append(max(0.0, min(unit - radius, number.unit(max(number.low, value - step)))))
+        high.append(min(1.0, max(unit + radius, number.unit(min(number.high, value + step)))))
+    return _Region(_units(numbers, params), np.array(low), np.array(high))
+
+
 def kappa(rows: int) -> float:
     """Return the weight of the deviation beside the mean, for a number of rows."""
     return math.sqrt(max(0.0, 0.2 * math.log(0.4 * rows)))
@@ -172,7 +204,7 @@ def _best_first(
     rows: Sequence[_Row],
     pending: Sequence[_Row],
     source: Scored,
-    own: tuple[float, ...],
+    region: _Region,
     restarts: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Sequence[float], JsonObject]]:
@@ -181,30 +213,31 @@ def _best_first(
 
     gains = np.array([row.gain for row in rows], dtype=np.float64)
     gains = without_outliers(np.maximum(gains, gains[np.isfinite(gains)].min()))
-    everything = [*rows, *pending, _Row(source.step, source.order or 0.0, own, None)]
+    everything = [*rows, *pending, _Row(source.step, source.order or 0.0, region.own, None)]
     places = np.array([(row.step, row.before) for row in everything], dtype=np.float64)
     places[:, 1] = without_outliers(places[:, 1])
-    low, width = places.min(axis=0), np.ptp(places, axis=0)
-    scaled = (places - low) / np.where(width > 0, width, 1.0)
+    width = np.ptp(places, axis=0)
+    scaled = (places - places.min(axis=0)) / np.where(width > 0, width, 1.0)
     points = np.column_stack([scaled, np.array([row.units for row in everything])])
     used = best_window(points[: len(rows)], standardise(gains)[0], LEAST_WINDOW)
     targets, center, spread = standardise(gains[:used])
     kernel = fit_kernel(points[:used], targets)
     posterior = Posterior(kernel, points[:used], targets, points[len(rows) : -1])
     fixed, weight = points[-1, :2], kappa(used)
-    starts = np.concatenate([[own], rng.random((restarts - 1, len(own)))]).ravel()
+    starts = np.concatenate([[region.own], region.draw(restarts - 1, rng)]).ravel()
+    low, high = np.tile(region.low, restarts), np.tile(region.high, restarts)
 
     def placed(free: Matrix) -> Matrix:
-        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, len(own))])
+        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, -1)])
 
     def loss(free: Matrix) -> tuple[float, Matrix]:
         value, gradient = posterior.upper_bound(placed(free), weight)
         return -float(value.sum()), -gradient[:, 1:].ravel()
 
     # All starts climb together: their sum is highest where each is, and the matrices are read once for all.
-    bounds = [(0, 1)] * starts.size
+    bounds = list(zip(low, high, strict=True))
     optimum = minimize(loss, starts, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
-    ends = np.concatenate([placed(np.clip(optimum.x, 0, 1)), placed(starts)])
+    ends = np.concatenate([placed(np.clip(optimum.x, low, high)), placed(starts)])
     mean, deviation = posterior.predict(ends)
     for place in np.argsort(-(mean + weight * deviation), kind="stable"):
         model: JsonObject = {

@@ -19,6 +19,7 @@ from populations import Listed, context
 from simulation import Simulation
 
 RNG = np.random.default_rng
+EVERYWHERE = PB2(radius=1.0)
 LR = Space(lr=Float(0.0, 1.0))
 
 
@@ -44,7 +45,9 @@ def newest(listed: Listed) -> Scored:
 
 
 def ask(listed: Listed, seed: int = 0, space: Space = LR, rule: PB2 | None = None, **more: Any) -> Explored:
-    explored = (rule or PB2(**more)).propose(newest(listed), listed, context(seed, space=space, history=listed))
+    explored = (rule or replace(EVERYWHERE, **more)).propose(
+        newest(listed), listed, context(seed, space=space, history=listed)
+    )
     assert explored is not None
     return explored
 
@@ -113,7 +116,7 @@ def test_running_trials_keep_children_apart() -> None:
             listed.trials[running], state=JobState.RUNNING, order=None, fitness=None, reached_step=None
         )
     source = listed.scored_trial(parent)
-    explored = PB2().propose(source, listed, context(3, space=LR, history=listed))
+    explored = EVERYWHERE.propose(source, listed, context(3, space=LR, history=listed))
     assert explored is not None
     model: Any = explored.facts["model"]
     assert model["pending"] == 5
@@ -131,7 +134,7 @@ def test_a_trial_that_ended_at_nan_counts_as_the_worst() -> None:
         for index in range(30):
             lr = index / 29
             listed.add(0, 1, lr / 10 if lr <= edge else math.nan, parent, params={"lr": lr})
-        explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
+        explored = EVERYWHERE.propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
         assert explored is not None
         assert "kappa" in str(explored.facts)
         return float(explored.params["lr"])  # type: ignore[arg-type]  # lr is a number
@@ -154,7 +157,7 @@ def test_it_leaves_where_trials_break_or_are_stopped(how: str) -> None:
             listed.trials[trial] = replace(
                 listed.trials[trial], order=None, fitness=None, reached_step=None, **change
             )
-    explored = PB2().propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
+    explored = EVERYWHERE.propose(listed.scored_trial(parent), listed, context(space=LR, history=listed))
     assert explored is not None
     assert 0.4 < float(str(explored.params["lr"])) < 0.72
 
@@ -166,10 +169,32 @@ def test_one_score_does_not_hide_the_others(score: float) -> None:
     # Whatever it is worth, and what was trained from there.
     bad = listed.add(0, 10, score, good.trial, params={"lr": 0.2})
     listed.add(0, 11, score, bad, params={"lr": 0.4})
-    explored = PB2().propose(good, listed, context(space=LR, history=listed))
+    explored = EVERYWHERE.propose(good, listed, context(space=LR, history=listed))
     assert explored is not None
     assert explored.params["lr"] == pytest.approx(0.7, abs=0.1)
     assert all(math.isfinite(value) for value in explored.facts["model"].values() if isinstance(value, float))  # type: ignore[union-attr]
+
+
+def test_children_stay_near_the_parent_and_stepped_numbers_can_always_move() -> None:
+    space = Space(lr=Float(1e-4, 1.0, log=True), layers=Int(1, 3), drop=Float(0.0, 1.0, step=0.25))
+
+    def gain(params: JsonObject, generation: int, rng: np.random.Generator) -> float:
+        lr: Any = params["lr"]
+        layers: Any = params["layers"]
+        drop: Any = params["drop"]
+        return float(-math.log10(lr) + layers + 4 * drop + rng.normal(0, 0.01))
+
+    listed = chains(Maximize("Q"), gain, space=space, members=8)
+    params: JsonObject = {"lr": 0.1, "layers": 1, "drop": 0.25}
+    source = listed.scored_trial(listed.add(0, 11, 20.0, 1, params=params))
+
+    def proposed(rule: PB2) -> list[Any]:
+        explored = rule.propose(source, listed, context(space=space, history=listed))
+        assert explored is not None
+        return [explored.params[name] for name in params]
+
+    assert proposed(PB2()) == [pytest.approx(10 ** (-1 - 4 * 0.15), rel=0.01), 2, 0.5]
+    assert proposed(EVERYWHERE) == [pytest.approx(1e-4, rel=0.01), 3, 1.0]
 
 
 def test_it_follows_an_optimum_that_moves_better_than_chance() -> None:
@@ -280,7 +305,15 @@ def test_the_same_decision_is_the_same_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"rows": 1}, {"least_rows": 1}, {"restarts": 0}, {"resample": 2.0}, {"rows": 3, "least_rows": 4}]
+    "settings",
+    [
+        {"rows": 1},
+        {"least_rows": 1},
+        {"restarts": 0},
+        {"resample": 2.0},
+        {"radius": 0.0},
+        {"rows": 3, "least_rows": 4},
+    ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
     with raises(ConfigurationError, "PB2("):
