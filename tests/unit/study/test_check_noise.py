@@ -209,7 +209,8 @@ def test_an_exact_score_is_exact(tmp_path: Path) -> None:
 
 def test_noise_that_no_seed_controls_is_measured_and_named(tmp_path: Path) -> None:
     judged = noise_of(make(lambda trial, score: float(np.random.default_rng().normal(score, 0.02))), tmp_path)
-    assert 0.01 < (judged.numbers["noise"] or 0) < 0.05
+    # Of 8 unseeded draws: outside of this once in 100,000 runs.
+    assert 0.002 < (judged.numbers["noise"] or 0) < 0.05
     check_facts(judged.text, "same trial.seed")
 
 
