@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from comparing import memory
+from in_step import advance
 from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
@@ -226,7 +227,7 @@ def record(task: Task, strategy: Strategy, seed: int) -> list[list[Scored]]:
         state = task.train(given, params, population[0].progress, starts[0].steps, drawn)
         scores = task.score(state).tolist()
         trials.complete(scores)
-        population = [_after(*row, size) for row in zip(population, starts, scores, strict=True)]
+        population = [advance(*row, size) for row in zip(population, starts, scores, strict=True)]
         published.append([member.states[0] for member in population])
     return published
 
@@ -244,24 +245,6 @@ def _decide(
     start = strategy.decide(member, population, context)
     assert isinstance(start, Start)
     return start
-
-
-def _after(member: Member, start: Start, score: float, size: int) -> Member:
-    """Return a member that has completed the trial that it started."""
-    progress, trial = member.progress + start.steps, member.generation * size + member.index
-    place: dict[str, Any] = {"trial": trial, "member": member.index, "checkpoint": "", "index": 0}
-    scored = Scored(
-        **place, step=progress, params=start.params, fitness=score, order=score, age=progress, progress=progress
-    )
-    decided = member.progress if start.exploited else member.decided_at
-    return replace(
-        member,
-        progress=progress,
-        generation=member.generation + 1,
-        head=scored,
-        states=(scored,),
-        decided_at=decided,
-    )
 
 
 def best(task: Task, strategy: Strategy, seed: int) -> float:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from in_step import advance
 
 import phyla
-from phyla.records import JobState, Member, MemberState, Scored, TrialRecord
+from phyla.records import JobState, Member, MemberState, TrialRecord
 from phyla.strategies import Context, Start, Strategy, decision_rng, trial_seed
 
 Array = npt.NDArray[np.float64]
@@ -156,33 +157,10 @@ class Recording:
 
     def complete(self, starts: Sequence[tuple[Member, Start]], orders: Sequence[float]) -> None:
         """Publish the scores, higher is better; members that did not start have ended."""
-        self.members = [self._after(*pair, order) for pair, order in zip(starts, orders, strict=True)]
-
-    def _after(self, member: Member, start: Start, order: float) -> Member:
-        trial, progress = member.generation * self.size + member.index, member.progress + start.steps
-        age = (0 if start.weights is None else start.weights.age) + start.steps
-        self._completed[trial] = member, start, order
-        self.spent += start.steps
-        scored = Scored(
-            trial=trial,
-            member=member.index,
-            checkpoint="",
-            index=0,
-            step=age,
-            params=start.params,
-            fitness=order,
-            order=order,
-            age=age,
-            progress=progress,
-        )
-        return replace(
-            member,
-            progress=progress,
-            generation=member.generation + 1,
-            decided_at=member.progress if start.exploited else member.decided_at,
-            head=scored,
-            states=(scored,),
-        )
+        for (member, start), order in zip(starts, orders, strict=True):
+            self._completed[member.generation * self.size + member.index] = member, start, order
+            self.spent += start.steps
+        self.members = [advance(*pair, order, self.size) for pair, order in zip(starts, orders, strict=True)]
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return a completed trial."""

@@ -12,7 +12,7 @@ resumes an interrupted run. The model was settled on seeds below 2000; those tha
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 from comparing import RESULTS
+from in_step import advance
 from scipy.stats import binomtest
 from winner_tasks import TASKS, Params, State, Task
 
 import phyla
 from machine import facts
-from phyla.records import Member, MemberState, Score, Scored
+from phyla.records import Member, MemberState, Score
 from phyla.strategies import PBT, Context, Start, decision_rng, trial_seed
 from phyla.strategies.estimate import Estimates, by_estimate, estimate
 from phyla.strategies.final import Expected, expected, next_due
@@ -100,7 +101,8 @@ def record(task: Task, level: float, seed: int, *, trials: int = TRIALS, estimat
         study.parents.extend(parents)
         study.scores.extend(scores.tolist())
         study.true.extend(true.tolist())
-        population = [_after(*pair, float(scores[pair[0].index])) for pair in zip(population, starts, strict=True)]
+        done = zip(population, starts, scores.tolist(), strict=True)
+        population = [advance(*trial, MEMBERS) for trial in done]
     return study
 
 
@@ -127,31 +129,6 @@ def _train(task: Task, state: State, params: Params, rng: np.random.Generator) -
     for _ in range(task.steps):
         state = task.step(state, params, rng)
     return state
-
-
-def _after(member: Member, start: Start, score: float) -> Member:
-    """Return a member that has completed the trial that it started."""
-    progress = member.progress + start.steps
-    scored = Scored(
-        trial=member.generation * MEMBERS + member.index,
-        member=member.index,
-        checkpoint="",
-        index=0,
-        step=progress,
-        params=start.params,
-        fitness=score,
-        order=score if np.isfinite(score) else -np.inf,
-        age=progress,
-        progress=progress,
-    )
-    return replace(
-        member,
-        progress=progress,
-        generation=member.generation + 1,
-        decided_at=member.progress if start.exploited else member.decided_at,
-        head=scored,
-        states=(scored,),
-    )
 
 
 def _best(values: Sequence[float], places: Sequence[int]) -> int:
