@@ -1,5 +1,6 @@
 """Servers, and the command line, that tests share."""
 
+import gc
 import itertools
 import os
 import signal
@@ -20,12 +21,6 @@ from phyla import study_modules
 from ray_nodes import last_logs, ray_nodes
 from slurm_cluster import Cluster, cluster
 from stories import Stories
-
-# The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
-settings.register_profile(
-    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("repeatable")
 
 FOLDERS = ("contract", "unit", "acceptance", "integration")
 """In the order in which their tests run: those of a second or less first."""
@@ -55,6 +50,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let modules of tests, which read it at import, know how much to do."""
     if config.getoption("--thorough"):
         os.environ[effort.VARIABLE] = "1"
+    # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
+    settings.register_profile(
+        "repeatable",
+        deadline=None,
+        derandomize=True,
+        max_examples=effort.times(50, 200),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported out of garbage collections, and of `phyla check`, which looks through all objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> tuple[int, int]:

@@ -109,9 +109,9 @@ def test_the_estimated_winner_is_no_worse_than_the_best_score_ever_or_of_the_las
 
 def test_the_expected_score_of_a_final_covers_the_true_value() -> None:
     study = winner.record(winner_tasks.TASKS["toy"], 3.0, 2000)
-    finals = [winner.hold_final(replace(study, seed=seed), phyla.Final()) for seed in range(100)]
+    finals = [winner.hold_final(replace(study, seed=seed), phyla.Final()) for seed in range(50)]
     covered = [score.low <= study.true[place] <= score.high for place, score in finals]
-    assert 90 <= sum(covered) < 100
+    assert 45 <= sum(covered) < 50
 
 
 def test_recorded_populations_are_those_of_a_study(tmp_path: Path) -> None:

@@ -30,23 +30,27 @@ def trees() -> dict[str, ast.Module]:
     return {str(file.relative_to(source)): ast.parse(file.read_text()) for file in source.rglob("*.py")}
 
 
-def test_a_function_fits_on_a_page(trees: dict[str, ast.Module]) -> None:
+@pytest.fixture(scope="module")
+def nodes(trees: dict[str, ast.Module]) -> list[tuple[str, ast.AST]]:
+    return [(name, node) for name, tree in trees.items() for node in ast.walk(tree)]
+
+
+def test_a_function_fits_on_a_page(nodes: list[tuple[str, ast.AST]]) -> None:
     lines: dict[str, int] = {}
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                first = min(part.lineno for part in (node, *node.decorator_list))
-                lines[f"{name}: {node.name}"] = (node.end_lineno or 0) - first + 1
+    for name, node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            lines[f"{name}: {node.name}"] = (node.end_lineno or 0) - first + 1
     assert {name: count for name, count in lines.items() if count > LINES} == {}
 
 
-def test_a_class_is_called_by_a_word_of_the_glossary_only_if_it_is_that(trees: dict[str, ast.Module]) -> None:
+def test_a_class_is_called_by_a_word_of_the_glossary_only_if_it_is_that(nodes: list[tuple[str, ast.AST]]) -> None:
     _, _, rest = (ROOT / "docs/design.md").read_text().partition("## Words")
     table, _, _ = rest.partition("\n## ")
     words = {
         word.strip().capitalize() for row in re.findall(r"^\| ([^|]+) \|", table, re.M) for word in row.split(",")
     }
-    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)}
     assert words > RECORDS
     assert classes & words == RECORDS
 

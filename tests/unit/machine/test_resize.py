@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phyla
+from effort import times
 from facts import check_facts, raises
 from phyla.controller import Controller, StudyChanges
 from phyla.errors import ConfigurationError, LeaseLost
@@ -138,7 +139,7 @@ def check(resized: Resized, *, active: int) -> None:
     assert max(Counter((row.member, row.generation) for row in completed).values()) == 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(20, 80))
 @given(
     which=st.integers(0, len(strategies(1)) - 1),
     start=st.integers(1, 6),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from facts import check_facts, raises
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 
-QUICK = settings(max_examples=60)
+QUICK = settings(max_examples=times(25, 100))
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 positive = st.floats(1e-8, 1e6)
@@ -276,7 +277,7 @@ def test_no_part_of_a_range_is_preferred(name: str, factors: tuple[float, float]
     assert max(shares) <= 3.5 / len(shares), shares
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(15, 60), deadline=None)
 @given(st.one_of(floats(), ints(), listed.map(Ordinal)), seeds)
 def test_every_part_of_a_random_range_stays_in_use(parameter: Any, seed: int) -> None:
     """Chains from the prior come to what the prior draws from, within a factor of five.

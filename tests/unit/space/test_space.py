@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from facts import check_facts, raises
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 
-QUICK = settings(max_examples=40)
+QUICK = settings(max_examples=times(25, 100))
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
@@ -81,7 +82,7 @@ def test_one_worker_halves_exactly() -> None:
     quorum=st.sampled_from([0.0, 0.8, 1.0]),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=60)
+@settings(max_examples=times(25, 100))
 def test_every_study_ends_and_every_rung_holds_what_it_should(
     members: int,
     total: int,

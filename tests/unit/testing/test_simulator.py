@@ -146,25 +146,25 @@ def test_what_may_start_only_later_is_waited_for() -> None:
 
 
 def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
-    spread, generations = 0.5, 400
+    spread, generations = 0.5, 150
     durations: dict[str, Any] = {"trial_s": 1.0, "spread": spread}
     run = simulated(pbt(2, generations, quorum=1.0), 2, **durations)
     # The mean of the larger of two log-normal draws of mean 1 is 2 Phi(spread / sqrt(2)).
     slowest = 1 + math.erf(spread / 2)
-    assert run.wall_s / generations == pytest.approx(slowest, rel=0.05)
-    assert shares(run)["waiting"] == pytest.approx(1 - 1 / slowest, abs=0.02)
+    assert run.wall_s / generations == pytest.approx(slowest, rel=0.08)
+    assert shares(run)["waiting"] == pytest.approx(1 - 1 / slowest, abs=0.03)
     free = simulated(pbt(2, generations, quorum=0), 2, **durations)
-    assert shares(free)["waiting"] < 0.03
+    assert shares(free)["waiting"] < 0.06  # at the end, for the slower member
 
 
 def test_preemption_wastes_what_is_expected() -> None:
-    trials, trial_s, per_hour = 600, 600.0, 2.0
+    trials, trial_s, per_hour = 300, 600.0, 2.0
     hazards: dict[str, Any] = {"preempt_per_hour": per_hour, "restart_s": 0.0}
     run = simulated(pbt(1, trials), trial_s=trial_s, **hazards)
     assert run.completed == trials
     # A trial that begins anew after each interruption takes (exp(r t) - 1) / r.
     rate = per_hour / 3600
-    assert run.wall_s / trials == pytest.approx(math.expm1(rate * trial_s) / rate, rel=0.03)
+    assert run.wall_s / trials == pytest.approx(math.expm1(rate * trial_s) / rate, rel=0.05)
     assert run.attempts - run.completed == pytest.approx(rate * run.wall_s, rel=0.1)
     lost_steps = run.seconds["lost"] / trial_s * STEPS
     # Steps are counted when they are done, which loses half a step each time.
@@ -178,7 +178,8 @@ def test_workers_that_never_stay_long_enough_end_the_simulation(monkeypatch: pyt
     check_facts(run.message, "1000 times")
 
 
-def test_workers_that_come_and_go_do_not_keep_up_what_stands_still() -> None:
+def test_workers_that_come_and_go_do_not_keep_up_what_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 1000)
     strategy = pbt(2, 4, fitness=FromSuite("held", "q_mean"))
     run = simulated(strategy, workers=2, kinds=TRAIN, suites=(suite(),), preempt_per_hour=20.0)
     assert run.state is StudyState.RUNNING
@@ -205,11 +206,11 @@ def test_a_crash_is_found_when_its_lease_has_run_out() -> None:
 
 
 def test_failures_cost_what_is_expected_and_the_budget_stays_exact() -> None:
-    trials, fail = 300, 0.25
+    trials, fail = 150, 0.25
     run = simulated(pbt(2, trials, exploit=None), 2, fail=fail)
     assert run.completed == 2 * trials
     assert run.failed > 0
-    assert run.attempts == pytest.approx(2 * trials / (1 - fail), rel=0.05)
+    assert run.attempts == pytest.approx(2 * trials / (1 - fail), rel=0.1)
     assert run.seconds["lost"] == pytest.approx((run.attempts - run.completed) * 15.0, rel=0.05)
     assert run.steps["kept"] == 2 * trials * STEPS
 
