@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from phyla.strategies.explore.pb2 import (
+from phyla.strategies.explore.gaussian_process import (
     BOUNDS,
     FITTED,
     Kernel,
