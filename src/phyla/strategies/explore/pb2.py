@@ -1,14 +1,16 @@
 """Population based bandits (Parker-Holder et al. 2020, arXiv 2002.02518): explore by a model."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from operator import itemgetter
+from typing import Any, Self, final
 
 import numpy as np
 
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
-from phyla.space import Float, Int, Scalar
+from phyla.space import Choice, Float, Int, Scalar, Space
+from phyla.space.params import is_same
 from phyla.strategies.checks import check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of, propose_params
 from phyla.strategies.explore.gaussian_process import Matrix, Posterior, best_window, fit_kernel
@@ -17,6 +19,8 @@ from phyla.strategies.strategy import Context, History, Population, lowest_gener
 from phyla.validation import check, setting_error
 
 LEAST_WINDOW = 200
+APART = 1.0
+"""The distance between two values of a choice, to the model; that between the ends of a range is 1, too."""
 STEPS = 30
 CLIP = 2.0
 FAR = 10.0
@@ -39,8 +43,10 @@ class PB2:
     2207.09405, section 3.1). Far from the parent the model knows least, and what promises most in one trial, such
     as almost no learning rate from a lucky checkpoint, can be bad for the rest of the training.
 
-    Only Float and Int parameters that the parent has are modelled, from trials that have the same ones. The others
-    are kept, or with a probability drawn afresh. Without enough rows, or where constraints allow none of the best
+    Modelled are Float, Int and Choice parameters that the parent has, from trials that have the same ones. To the
+    model, two values of a Choice are as far apart as the ends of a range, and a child differs from its parent in
+    one Choice at most. Other parameters, such as a Choice that a `when` names, are kept, or with a probability
+    drawn afresh. Without enough rows, or where constraints allow none of the best
     points, `fallback` decides and the reason says why.
 
     Source: Parker-Holder, Nguyen and Roberts 2020, arXiv 2002.02518, algorithm 1 and section 4.
@@ -83,35 +89,33 @@ class PB2:
     def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
         """Return the most promising point of the model, or the reason for its absence."""
         space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
-        modelled = {
-            name: parameter for name, parameter in space.parameters.items() if isinstance(parameter, Float | Int)
-        }
+        modelled = _Inputs.of(space, params).names
         unmodelled = [name for name in space.parameters if name in params and name not in modelled]
         redrawn = [name for name in unmodelled if context.rng.random() < self.resample]
         base = params
         if redrawn:
             base, changes = space.resample(params, context.rng, redrawn)
-        numbers = {name: parameter for name, parameter in modelled.items() if name in params and name in base}
-        if not numbers:
-            return "no number to model"
+        inputs = _Inputs.of(space, params.keys() & base.keys())
+        if not inputs.names:
+            return "nothing to model"
         if source.order is None or not math.isfinite(source.order):
             return "the parent has no finite fitness"
-        rows, pending = self._rows(population, context.history, numbers)
+        rows, pending = self._rows(population, context.history, inputs)
         finite = sum(math.isfinite(row.gain or 0.0) for row in rows)
         if finite < self.least_rows:
             return f"{finite} of the {self.least_rows} rows that a model needs"
-        region = _region(numbers, params, self.radius)
+        region = _region(inputs, params, self.radius)
         for units, model in _best_first(rows, pending, source, region, self.restarts, context.rng):
-            values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
+            values = inputs.values(units)
             if space.contains({**base, **values}):
                 chosen = space.validate({**base, **values})
                 all_changes = changes_of(params, chosen, "pb2").items()
-                moved = {name: change for name, change in all_changes if name in numbers}
+                moved = {name: change for name, change in all_changes if name in inputs.names}
                 return Explored(params=chosen, changes={**moved, **changes}, facts={"model": model})
         return "constraints allow nothing near the best points"
 
     def _rows(
-        self, population: Population, history: History, numbers: Mapping[str, Float | Int]
+        self, population: Population, history: History, inputs: "_Inputs"
     ) -> tuple[list["_Row"], list["_Row"]]:
         """Return the gains of trials that ended last, newest first, and the places of running ones."""
         ahead = 2 * len(population) if self.repeatable else 0
@@ -127,10 +131,70 @@ class PB2:
         known = {trial.id: trial for trial in done}
 
         def rows(trials: Iterable[TrialRecord]) -> list[_Row]:
-            return [row for trial in trials if (row := _row(trial, known, history, numbers)) is not None]
+            return [row for trial in trials if (row := _row(trial, known, history, inputs)) is not None]
 
         ended = [row for row in rows(done) if row.gain is not None]
         return ended, [] if self.repeatable else rows(history.unfinished())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What is modelled. Units are the numbers in [0, 1], then a code for each choice: places that are `APART`."""
+
+    numbers: Mapping[str, Float | Int]
+    choices: Mapping[str, Choice]
+
+    @classmethod
+    def of(cls, space: Space, names: Container[str]) -> Self:
+        """Return the inputs among some parameters. A choice that decides which others there are is left out."""
+        parameters = {name: parameter for name, parameter in space.parameters.items() if name in names}
+        deciding = {name for parameter in space.parameters.values() for name in parameter.when or ()}
+        return cls(
+            {name: parameter for name, parameter in parameters.items() if isinstance(parameter, Float | Int)},
+            {
+                name: parameter
+                for name, parameter in parameters.items()
+                if isinstance(parameter, Choice) and name not in deciding
+            },
+        )
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.numbers, *self.choices}
+
+    def units(self, params: Mapping[str, Any]) -> tuple[float, ...]:
+        return (*self.places(params), *self.codes(params))
+
+    def places(self, params: Mapping[str, Any]) -> list[float]:
+        """Return where the numbers are in their ranges, on their scales."""
+        return [number.unit(params[name]) for name, number in self.numbers.items()]
+
+    def codes(self, params: Mapping[str, Any]) -> list[float]:
+        return [
+            APART / math.sqrt(2) if is_same(value, params[name]) else 0.0
+            for name, choice in self.choices.items()
+            for value in choice.values
+        ]
+
+    def near(self, params: Mapping[str, Any]) -> list[list[float]]:
+        """Return the codes of these choices, and of those with one other value."""
+        others = [
+            {**params, name: value}
+            for name, choice in self.choices.items()
+            for value in choice.values
+            if not is_same(value, params[name])
+        ]
+        return [self.codes(choices) for choices in (params, *others)]
+
+    def values(self, units: Sequence[float]) -> dict[str, Scalar]:
+        rest = iter(units)
+        numbers = {name: number.from_unit(next(rest)) for name, number in self.numbers.items()}
+        choices = {
+            name: max(zip(choice.values, rest, strict=False), key=itemgetter(1))[0]
+            for name, choice in self.choices.items()
+        }
+        return {**numbers, **choices}
 
 
 @final
@@ -147,11 +211,9 @@ class _Row:
     gain: float | None
 
 
-def _row(
-    trial: TrialRecord, known: Mapping[int, TrialRecord], history: History, numbers: Mapping[str, Float | Int]
-) -> _Row | None:
+def _row(trial: TrialRecord, known: Mapping[int, TrialRecord], history: History, inputs: _Inputs) -> _Row | None:
     """Return a trial's row: its gain is over the trial whose weights it started from, also across a jump."""
-    if trial.kind is not JobKind.TRAIN or trial.parent is None or not numbers.keys() <= trial.params.keys():
+    if trial.kind is not JobKind.TRAIN or trial.parent is None or not inputs.names <= trial.params.keys():
         return None
     parent = known.get(trial.parent) or history.trial(trial.parent)
     if parent.order is None or not math.isfinite(parent.order):
@@ -162,36 +224,41 @@ def _row(
     gain = float("-inf") if trial.state in (JobState.FAILED, JobState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
         gain = (trial.order - parent.order) / max(1, trial.reached_step - trial.start_step)
-    return _Row(trial.start_step, parent.order, _units(numbers, trial.params), gain)
-
-
-def _units(numbers: Mapping[str, Float | Int], params: JsonObject) -> tuple[float, ...]:
-    return tuple([number.unit(params[name]) for name, number in numbers.items()])
+    return _Row(trial.start_step, parent.order, inputs.units(trial.params), gain)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """Where children may be: the parent's place, and the lowest and highest of each number, all in [0, 1]."""
+    """Where children may be: the parent's units, the lowest and highest of each number, and codes of choices."""
 
     own: tuple[float, ...]
     low: Matrix
     high: Matrix
+    codes: Matrix
 
-    def draw(self, count: int, rng: np.random.Generator) -> Matrix:
-        drawn: Matrix = self.low + (self.high - self.low) * rng.random((count, len(self.own)))
-        return drawn
+    def starts(self, count: int, rng: np.random.Generator) -> tuple[Matrix, Matrix, Matrix]:
+        """Return units to climb from, about `count`, with the lowest and highest that each may come to.
+
+        They are shared out evenly among the codes; the first with each has the numbers of the parent.
+        """
+        each = max(1, count // len(self.codes))
+        codes = np.repeat(self.codes, each, axis=0)
+        places = self.low + (self.high - self.low) * rng.random((len(codes), len(self.low)))
+        places[::each] = self.own[: len(self.low)]
+        low, high = (np.column_stack([np.tile(end, (len(codes), 1)), codes]) for end in (self.low, self.high))
+        return np.column_stack([places, codes]), low, high
 
 
-def _region(numbers: Mapping[str, Float | Int], params: JsonObject, radius: float) -> _Region:
+def _region(inputs: _Inputs, params: JsonObject, radius: float) -> _Region:
     """Return what is within the radius of the parent, and wide enough for the next values of stepped numbers."""
     low, high = [], []
-    for name, number in numbers.items():
+    for name, number in inputs.numbers.items():
         value: Any = params[name]
         step, unit = number.step or 0, number.unit(value)
         low.append(max(0.0, min(unit - radius, number.unit(max(number.low, value - step)))))
         high.append(min(1.0, max(unit + radius, number.unit(min(number.high, value + step)))))
-    return _Region(_units(numbers, params), np.array(low), np.array(high))
+    return _Region(inputs.units(params), np.array(low), np.array(high), np.array(inputs.near(params)))
 
 
 def kappa(rows: int) -> float:
@@ -223,20 +290,21 @@ def _best_first(
     kernel = fit_kernel(points[:used], targets)
     posterior = Posterior(kernel, points[:used], targets, points[len(rows) : -1])
     fixed, weight = points[-1, :2], kappa(used)
-    starts = np.concatenate([[region.own], region.draw(restarts - 1, rng)]).ravel()
-    low, high = np.tile(region.low, restarts), np.tile(region.high, restarts)
+    starts, low, high = region.starts(restarts, rng)
 
     def placed(free: Matrix) -> Matrix:
-        return np.column_stack([np.tile(fixed, (restarts, 1)), free.reshape(restarts, -1)])
+        return np.column_stack([np.tile(fixed, (len(starts), 1)), free.reshape(starts.shape)])
 
     def loss(free: Matrix) -> tuple[float, Matrix]:
         value, gradient = posterior.upper_bound(placed(free), weight)
         return -float(value.sum()), -gradient[:, 1:].ravel()
 
     # All starts climb together: their sum is highest where each is, and the matrices are read once for all.
-    bounds = list(zip(low, high, strict=True))
-    optimum = minimize(loss, starts, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
-    ends = np.concatenate([placed(np.clip(optimum.x, low, high)), placed(starts)])
+    bounds = list(zip(low.ravel(), high.ravel(), strict=True))
+    optimum = minimize(
+        loss, starts.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS}
+    )
+    ends = np.concatenate([placed(np.clip(optimum.x, low.ravel(), high.ravel())), placed(starts)])
     mean, deviation = posterior.predict(ends)
     for place in np.argsort(-(mean + weight * deviation), kind="stable"):
         model: JsonObject = {

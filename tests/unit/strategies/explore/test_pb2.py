@@ -12,7 +12,7 @@ from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import Goal, JobState, JsonObject, Maximize, Minimize, Scored, TrialRecord
-from phyla.space import Choice, Float, Int, Params, Space
+from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 from phyla.strategies import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
 from phyla.strategies.explore.pb2 import kappa, standardise
 from populations import Listed, context
@@ -247,6 +247,36 @@ def test_a_population_gets_further_than_by_perturbing() -> None:
     assert min(by_model) > 20
 
 
+@pytest.mark.parametrize("values", [["a", "b", "c"], [False, None, 0.5], [*range(4)]], ids=str)
+def test_a_choice_is_modelled_with_the_numbers(values: list[Any]) -> None:
+    space = Space(lr=Float(0.0, 1.0), kind=Choice(values), other=Choice(["x", "y"]))
+    best = values[1]
+
+    def gain(params: JsonObject, generation: int, rng: np.random.Generator) -> float:
+        lr: Any = params["lr"]
+        right = repr(params["kind"]) == repr(best)
+        gained = 0.3 * right - (lr - (0.3 if right else 0.7)) ** 2 + 0.2 * (params["other"] == "y")
+        return float(gained + rng.normal(0, 0.02))
+
+    listed = chains(Maximize("Q"), gain, space=space, members=12, generations=12)
+
+    def chosen(kind: Any, other: str) -> JsonObject:
+        source = listed.scored_trial(listed.add(0, 13, 20.0, 1, params={"lr": 0.5, "kind": kind, "other": other}))
+        explored = PB2(resample=1.0).propose(source, listed, context(space=space, history=listed))
+        assert explored is not None
+        assert all(change["by"] == "pb2" for change in explored.changes.values())
+        return explored.params
+
+    # One choice changes at a time, that which gains more; numbers go where the choice wants them.
+    changed = chosen(values[0], "x")
+    assert (repr(changed["kind"]), changed["other"]) == (repr(best), "x")
+    again = chosen(best, "x")
+    assert (repr(again["kind"]), again["other"]) == (repr(best), "y")
+    assert again["lr"] == pytest.approx(0.35, abs=0.06)
+    kept = chosen(best, "y")
+    assert (repr(kept["kind"]), kept["other"]) == (repr(best), "y")
+
+
 def narrow(params: Params) -> bool:
     return bool(params["lr"] * params["width"] <= 0.5)
 
@@ -294,9 +324,9 @@ def test_without_a_model_the_fallback_decides_and_the_reason_says_why() -> None:
     many = chains(Maximize("Q"), quadratic)
     broken = many.scored_trial(many.add(0, 11, math.nan, 1, params={"lr": 0.5}))
     assert why(many, broken) == "the parent has no finite fitness"
-    choices = Space(kind=Choice(["a", "b"]))
-    only = chains(Maximize("Q"), lambda *_: 1.0, space=choices)
-    assert why(only, newest(only), choices) == "no number to model"
+    ordered = Space(size=Ordinal([1, 2]))
+    only = chains(Maximize("Q"), lambda *_: 1.0, space=ordered)
+    assert why(only, newest(only), ordered) == "nothing to model"
 
 
 def test_the_same_decision_is_the_same_again() -> None:
