@@ -6,7 +6,7 @@ Members keep in step, as with `quorum=1.0`, without a store and files: a study w
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -217,9 +217,34 @@ class Best:
     age: int = 0
 
 
-def run(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what the studies of some seeds came to: `value`, the `age` of its weights, and steps `spent`."""
-    studies = [Recording(task, way.strategy, seed) for seed in seeds]
+class Study(Protocol):
+    """The study of one seed, as `run` needs it."""
+
+    seed: int
+    size: int
+    spent: int
+
+    def starts(self) -> list[tuple[Member, Start]]:
+        """Return what members do next; those that stop are left out for good."""
+        ...
+
+    def complete(self, starts: Sequence[tuple[Member, Start]], orders: Sequence[float]) -> None:
+        """Publish the scores, higher is better."""
+        ...
+
+
+def run(
+    task: Task, way: Way, seeds: Sequence[int], studies: Sequence[Study] | None = None
+) -> list[dict[str, Any]]:
+    """Return what the studies of some seeds came to: `value`, the `age` of its weights, and steps `spent`.
+
+    Args:
+        task: the task.
+        way: how members train.
+        seeds: the seeds.
+        studies: one a seed, if not the way's strategy decides. They may start from the last two generations.
+    """
+    studies = studies or [Recording(task, way.strategy, seed) for seed in seeds]
     bests = [Best() for _ in seeds]
     world = worlds(task, seeds)
     kept: dict[tuple[int, int], tuple[int, int]] = {}
@@ -239,7 +264,7 @@ def run(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]:
             studies[place].complete(ones, orders[at : at + len(ones)].tolist())
             at += len(ones)
         states[generation] = state
-        states.pop(generation - max(1, way.strategy.keeps_generations), None)
+        states.pop(generation - max(2, way.strategy.keeps_generations), None)
         generation += 1
     return [
         {"seed": study.seed, "value": best.value, "age": best.age, "spent": study.spent}

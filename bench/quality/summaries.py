@@ -10,7 +10,7 @@ from tables import curves, rows
 
 from machine import facts
 
-NAMES = ("digits", "cartpole", "ring", "ablations", "replay", "tradeoff", "stopping")
+NAMES = ("peers", "digits", "cartpole", "ring", "ablations", "replay", "tradeoff", "stopping")
 
 
 def table(
