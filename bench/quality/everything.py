@@ -31,6 +31,7 @@ def main() -> None:
         ("early_stopping.py", how),
         ("schedules.py", how),
         ("published.py", how),
+        ("wall_time.py", how),
         ("figures.py", ["--out", str(figures)] if figures else []),
         ("results_page.py", ["--out", str(page)] if page else []),
     ):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import published_page
 import schedules_page
+import wall_time_page
 from comparing import RESULTS
 from summaries import read
 from tables import markdown
@@ -31,10 +32,12 @@ HEAD = """# How good the strategies are
 - **On the digits, copying matters most; on the toy problem, exploring.** Without both, PBT is a random search.
 - **With two goals, Pareto rules find the front.** A weighted sum finds one point of it.
 - **Of the ways to stop long runs early, ASHA gains most.**
-- **Most published shapes show on small tasks, too**: PBT falls behind random search on long runs, and MF-PBT does
-  not.
+- **Most published shapes show on small tasks, too**: on long runs PBT falls behind random search, and MF-PBT
+  does not.
+- **At equal wall time, the default quorum keeps most of a population's lead** when one of 16 workers is slow; a
+  barrier loses it.
 
-Below the first section, all strategies in a table get the same budget of training steps and the same seeds.
+Unless a section differs, all strategies in a table get the same budget of training steps and the same seeds.
 Selection sees the validation score; the tables show the selected checkpoint on data that neither selection nor
 tuning has seen.
 *p* is against the first row, paired by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
@@ -56,7 +59,7 @@ def page(folder: Path, before: str = "") -> str:
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
         written[summary["title"]] = "\n\n".join(part.strip() for part in parts)
-    written |= published_page.section(folder)
+    written |= published_page.section(folder) | wall_time_page.section(folder)
     # Sections that were there keep their places.
     earlier = dict(section.split("\n", 1) for section in before.split("\n## ")[1:])
     sections = [f"## {title}\n\n{text.strip()}" for title, text in (earlier | written).items()]
