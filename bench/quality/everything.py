@@ -1,6 +1,6 @@
 """Run all comparisons, then write docs/results.md and its figures: `python bench/quality/everything.py`.
 
-About 40 minutes on 2 quiet cores. It may be interrupted and run again: what is there is kept. With `--quick` it
+About 50 minutes on 2 quiet cores. It may be interrupted and run again: what is there is kept. With `--quick` it
 takes a minute, and then nothing is written into docs/.
 """
 
@@ -30,6 +30,8 @@ def main() -> None:
         ("several_metrics.py", how),
         ("early_stopping.py", how),
         ("schedules.py", how),
+        ("published.py", how),
+        ("wall_time.py", how),
         ("figures.py", ["--out", str(figures)] if figures else []),
         ("results_page.py", ["--out", str(page)] if page else []),
     ):

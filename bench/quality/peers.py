@@ -159,15 +159,16 @@ class RayTune:
     @contextmanager
     def _seeded(self) -> Iterator[None]:
         """Lend this study's random numbers to the global generators that Ray draws from."""
-        outside = random.getstate(), np.random.get_state()
+        numpys: Any = np.random
+        outside = random.getstate(), numpys.get_state()
         random.setstate(self._random[0])
-        np.random.set_state(self._random[1])
+        numpys.set_state(self._random[1])
         try:
             yield
         finally:
-            self._random = random.getstate(), np.random.get_state()
+            self._random = random.getstate(), numpys.get_state()
             random.setstate(outside[0])
-            np.random.set_state(outside[1])
+            numpys.set_state(outside[1])
 
     def report(self, index: int, state: Scored) -> None:
         """Let the scheduler decide, do what it decides, and start the trials that wait."""

@@ -3,7 +3,9 @@
 import argparse
 from pathlib import Path
 
+import published_page
 import schedules_page
+import wall_time_page
 from comparing import RESULTS
 from summaries import read
 from tables import markdown
@@ -34,8 +36,12 @@ HEAD = """# How good the strategies are
 - **On the digits, copying matters most; on the toy problem, exploring.** Without both, PBT is a random search.
 - **With two goals, Pareto rules find the front.** A weighted sum finds one point of it.
 - **Of the ways to stop long runs early, ASHA gains most.**
+- **Most published shapes show on small tasks, too**: on long runs PBT falls behind random search, and MF-PBT
+  does not.
+- **At equal wall time, the default quorum keeps most of a population's lead** when one of 16 workers is slow; a
+  barrier loses it.
 
-Below the first section, all strategies in a table get the same budget of training steps and the same seeds.
+Unless a section differs, all strategies in a table get the same budget of training steps and the same seeds.
 Selection sees the validation score; the tables show the selected checkpoint on data that neither selection nor
 tuning has seen.
 *p* is against the first row, paired by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
@@ -43,7 +49,7 @@ would show the difference with 80 % power. *age* is the number of steps of the b
 members. `single worker explores` spends all steps on one member. Grids were chosen by hand. All runs clipped at
 the bounds of a range, as `Perturb(clip=True)` does.
 
-`python bench/quality/everything.py` repeats this and writes the page, in about 40 minutes on two cores.
+`python bench/quality/everything.py` repeats this and writes the page, in about 50 minutes on two cores.
 """
 """It says what the results in the repository mean: read it again when they change."""
 
@@ -57,10 +63,10 @@ def page(folder: Path, before: str = "") -> str:
         for table in summary["tables"]:
             parts += [table["caption"], markdown(table["rows"], notes=table["notes"])]
         written[summary["title"]] = "\n\n".join(part.strip() for part in parts)
-    for section in before.split("\n## ")[1:]:
-        title, text = section.split("\n", 1)
-        written.setdefault(title, text)
-    sections = [f"## {title}\n\n{text.strip()}" for title, text in written.items()]
+    written |= published_page.section(folder) | wall_time_page.section(folder)
+    # Sections that were there keep their places.
+    earlier = dict(section.split("\n", 1) for section in before.split("\n## ")[1:])
+    sections = [f"## {title}\n\n{text.strip()}" for title, text in (earlier | written).items()]
     return "\n\n".join([HEAD.strip(), *sections]) + "\n"
 
 

@@ -16,7 +16,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -214,20 +214,18 @@ def _sampled(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]
     return lockstep.alone(task, way, seeds, propose, tell)
 
 
-class Runs(Protocol):
-    """Studies that are run together, and known by a key."""
+class Batch(Protocol):
+    """Studies that are run together, and recorded by a digest of everything that they depend on."""
 
     @property
     def key(self) -> str:
-        """Digest of everything that the results depend on."""
-        ...
+        """The digest."""
 
     def run(self) -> list[dict[str, Any]]:
         """Return what the studies came to."""
-        ...
 
 
-def outcomes(jobs: Sequence[Runs], path: Path, processes: int) -> list[dict[str, Any]]:
+def outcomes(jobs: Sequence[Batch], path: Path, processes: int) -> list[dict[str, Any]]:
     """Return what all jobs came to; those that the file lacks are run and added, or left out with 0 processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -243,7 +241,7 @@ def outcomes(jobs: Sequence[Runs], path: Path, processes: int) -> list[dict[str,
     return [row for job in jobs for row in known.get(job.key, ())]
 
 
-def _completed(waiting: dict[str, Runs], processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _completed(waiting: Mapping[str, Batch], processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     if processes == 1:
         yield from ((key, job.run()) for key, job in waiting.items())
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from schedules import COSINE, PBT, mark
-from tables import number, p_value
+from tables import markdown_table, number, p_value
 
 TITLE = "Populations against decayed learning rates"
 FIGURE = "ranks.svg"
@@ -63,7 +63,7 @@ def _overview(document: dict[str, Any]) -> str:
         rank = document["ranks"].get(label)
         few = "" if rank is not None else f" ({len(marks[PBT])} of {len(tasks)} tasks)"
         rows.append([label + few, "" if rank is None else f"{rank:.1f}", *counts])
-    return "On how many tasks a contender is better or worse:\n\n" + _table(heads, rows)
+    return "On how many tasks a contender is better or worse:\n\n" + markdown_table(heads, rows)
 
 
 def _medians(tasks: Sequence[dict[str, Any]]) -> str:
@@ -75,7 +75,7 @@ def _medians(tasks: Sequence[dict[str, Any]]) -> str:
         medians = ["" if row is None else number(row["median"]) for row in cells]
         rows.append([label, *(f"{value} {signs}".strip() for value, signs in zip(medians, marks, strict=True))])
     heads = ["", *(table["name"] + (" (higher is better)" if table["maximize"] else "") for table in tasks)]
-    return "Medians, lower is better unless the column differs:\n\n" + _table(heads, rows)
+    return "Medians, lower is better unless the column differs:\n\n" + markdown_table(heads, rows)
 
 
 def _details(table: dict[str, Any], pilot: dict[str, Any] | None) -> str:
@@ -91,13 +91,4 @@ def _details(table: dict[str, Any], pilot: dict[str, Any] | None) -> str:
     for label, row in table["rows"].items():
         ps = [p_value(row["against"][name]["p_holm"]) if name in row["against"] else "" for name in (COSINE, PBT)]
         rows.append([label, number(row["median"]), f"{number(row['low'])} to {number(row['high'])}", *ps])
-    return head + "\n\n" + _table(["", "median", "quartiles", "p, cosine", "p, PBT"], rows)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return (
-        "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        .replace("| --- ", "|---")
-        .replace("--- |", "---|")
-    )
+    return head + "\n\n" + markdown_table(["", "median", "quartiles", "p, cosine", "p, PBT"], rows)

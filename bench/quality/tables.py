@@ -110,6 +110,15 @@ def markdown(found: Sequence[Row], *, notes: Mapping[str, str] | None = None, fi
     return "\n".join(lines)
 
 
+def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return cells as a table in Markdown."""
+    return (
+        "\n".join("| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *lines])
+        .replace("| --- ", "|---")
+        .replace("--- |", "---|")
+    )
+
+
 def number(value: float) -> str:
     """Return a value with four decimals, or one if it is large."""
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4f}"
