@@ -30,6 +30,7 @@ def main() -> None:
         ("several_metrics.py", how),
         ("early_stopping.py", how),
         ("schedules.py", how),
+        ("settings.py", how),
         ("published.py", how),
         ("wall_time.py", how),
         ("figures.py", ["--out", str(figures)] if figures else []),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import published_page
 import schedules_page
+import settings_page
 import wall_time_page
 from comparing import RESULTS
 from summaries import read
@@ -56,7 +57,7 @@ the bounds of a range, as `Perturb(clip=True)` does.
 
 def page(folder: Path, before: str = "") -> str:
     """Return the page; sections of comparisons that the folder lacks stay as they were before."""
-    written = schedules_page.section(folder)
+    written = schedules_page.section(folder) | settings_page.section(folder)
     for name, summary in read(folder).items():
         parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import schedule_tasks
 import schedules
+import settings
 import winner
 import winner_tasks
 from comparing import Cell, run_cell
@@ -154,6 +155,13 @@ def test_the_noisy_quadratic_has_the_losses_of_an_independent_implementation(
 ) -> None:
     # Its quartiles; of PBT, whose rules there were others, a little more.
     assert low <= np.median(values("quadratic", label, 5)) <= high
+
+
+@pytest.mark.parametrize("label", settings.SETTINGS)
+def test_settings_are_compared_at_equal_steps(label: str) -> None:
+    task = schedule_tasks.TASKS["even noise"]
+    (row,) = settings.Job(task=task.name, label=label, seeds=(500,)).run()
+    assert row["spent"] == task.members * task.steps
 
 
 def test_a_tuned_cosine_beats_pbt_where_the_learning_rate_is_all_there_is() -> None:

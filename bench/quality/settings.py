@@ -1,0 +1,134 @@
+"""What each setting of PBT is worth: `python bench/quality/settings.py`, six minutes of one processor.
+
+One setting at a time differs from the defaults, on the tasks of `schedules.py`, at an equal number of steps of all
+members. Seeds are others than those of `schedules.py`. A run that was interrupted goes on where it was.
+"""
+
+import argparse
+import hashlib
+import inspect
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lockstep
+import numpy as np
+import schedule_tasks
+from comparing import RESULTS
+from lockstep import Task, Way, constant
+from schedule_tasks import TASKS
+from schedules import PBT, outcomes, pbt
+from settings_page import table
+from tables import rows as table_rows
+
+from machine import facts
+from phyla import Perturb, Truncation, plugins
+from phyla.strategies import Strategy
+
+FIRST_SEED, SEEDS, BATCH = 4000, 50, 25
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    PBT: {},
+    "factors 0.9, 1.1": {"explore": Perturb(factors=(0.9, 1.1))},
+    "factors 0.67, 1.5": {"explore": Perturb(factors=(0.67, 1.5))},
+    "factors 0.5, 2": {"explore": Perturb(factors=(0.5, 2.0))},
+    "resample 0.1": {"explore": Perturb(resample=0.1)},
+    "resample 0.25": {"explore": Perturb(resample=0.25)},
+    "quantile 0.1": {"exploit": Truncation(0.1)},
+    "quantile 0.3": {"exploit": Truncation(0.3)},
+    "quantile 0.4": {"exploit": Truncation(0.4)},
+    "burn-in of a tenth": {"burn_in": 0.1},
+    "half the members": {"members": 0.5},
+    "twice the members": {"members": 2.0},
+}
+"""What differs from the defaults. `burn_in` is a share of the steps; members that are fewer train longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Some studies that are trained together.
+
+    Attributes:
+        task: name of the task.
+        label: name of the setting.
+        seeds: of the studies.
+    """
+
+    task: str
+    label: str
+    seeds: tuple[int, ...]
+
+    def made(self) -> tuple[Task, Strategy]:
+        """Return the task and the strategy."""
+        settings, task = dict(SETTINGS[self.label]), TASKS[self.task]
+        factor = settings.pop("members", 1.0)
+        task = replace(task, members=round(task.members * factor), steps=round(task.steps / factor))
+        if "burn_in" in settings:
+            settings["burn_in"] = round(settings["burn_in"] * task.steps)
+        return task, pbt(task, **settings)
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that the results depend on, but the version of phyla."""
+        task, strategy = self.made()
+        sources = [
+            hashlib.sha256(inspect.getsource(part).encode()).hexdigest() for part in (lockstep, schedule_tasks)
+        ]
+        settings = [sources, plugins.encode(strategy), task.name, task.members, task.steps, self.seeds]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
+
+    def run(self) -> list[dict[str, Any]]:
+        """Return what the studies came to."""
+        began, (task, strategy) = time.process_time(), self.made()
+        with np.errstate(all="ignore"):
+            found = lockstep.run(task, Way(strategy=strategy, decay=constant), self.seeds)
+        seconds = (time.process_time() - began) / len(self.seeds)
+        return [{"task": self.task, "label": self.label, "process_s": seconds, **row} for row in found]
+
+
+def summary(found: list[dict[str, Any]], seeds: range) -> dict[str, Any]:
+    """Return a table for each task, whose rows are compared with the defaults."""
+    tasks = [
+        {
+            "name": task.name,
+            "maximize": task.maximize,
+            "unit": task.unit,
+            "rows": {
+                row["label"]: row
+                for row in table_rows(
+                    [{**row, "final": {"report": row["value"]}} for row in found if row["task"] == task.name],
+                    PBT,
+                    maximize=task.maximize,
+                )
+            },
+        }
+        for task in TASKS.values()
+    ]
+    seconds = sum(row["process_s"] for row in found)
+    return {"machine": facts(), "seeds": list(seeds), "process_s": seconds, "tasks": tasks}
+
+
+def main() -> None:
+    """Run what is missing, print the table, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
+    parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
+    options = parser.parse_args()
+    seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
+    jobs = [
+        Job(task=task, label=label, seeds=tuple(batch))
+        for batch in lockstep.batches(seeds, BATCH)
+        for task in TASKS
+        for label in SETTINGS
+    ]
+    document = summary(outcomes(jobs, options.folder / "settings.jsonl", options.processes), seeds)
+    (options.folder / "settings.json").write_text(json.dumps(document, indent=1))
+    print(f"{table(document['tasks'])}\n\n{document['process_s']:.0f} s of one processor")
+
+
+if __name__ == "__main__":
+    main()

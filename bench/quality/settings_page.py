@@ -1,0 +1,46 @@
+"""The section of docs/results.md about the settings of PBT, from what `settings.py` found."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tables import markdown_table, number
+
+TITLE = "What each setting of PBT is worth"
+TEXT = """The tasks of the first section, {seeds} other seeds. One setting at a time differs from the defaults:
+factors 0.8 and 1.2, no resampling, a quantile of 0.2, no burn-in. Twice the members train half as long, so the
+number of steps is equal. The first number counts tasks on which a setting is better than the defaults at a level
+of 5 %, the second those on which it is worse (Wilcoxon, paired by seed, two-sided, adjusted by Holm for the
+settings of a task). Medians follow, with the same marks.
+
+`python bench/quality/settings.py` repeats this, in {minutes:.0f} minutes of one processor."""
+
+
+def section(folder: Path) -> dict[str, str]:
+    """Return the section by its heading; nothing if the comparison has not been run."""
+    path = folder / "settings.json"
+    if not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    text = TEXT.format(seeds=len(document["seeds"]), minutes=document["process_s"] / 60)
+    return {TITLE: f"{text}\n\n{table(document['tasks'])}"}
+
+
+def table(tasks: Sequence[dict[str, Any]]) -> str:
+    """Return settings by tasks: how often they are better and worse, and medians."""
+    lines = []
+    for label in tasks[0]["rows"]:
+        rows = [task["rows"][label] for task in tasks]
+        marks = [_mark(row) for row in rows]
+        counts = [str(marks.count(sign)) if any(marks) else "" for sign in "+-"]
+        medians = [f"{number(row['median'])} {sign}".strip() for row, sign in zip(rows, marks, strict=True)]
+        lines.append([label, *counts, *medians])
+    names = [task["name"] + (" (higher is better)" if task["maximize"] else "") for task in tasks]
+    return markdown_table(["", "better", "worse", *names], lines)
+
+
+def _mark(row: dict[str, Any]) -> str:
+    if "p_holm" not in row:
+        return ""
+    return "=" if row["p_holm"] > 0.05 else "+" if row["won"] > row["lost"] else "-"
