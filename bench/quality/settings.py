@@ -1,7 +1,8 @@
-"""What each setting of PBT is worth: `python bench/quality/settings.py`, six minutes of one processor.
+"""What each setting of PBT is worth: `python bench/quality/settings.py`, fifteen minutes of one processor.
 
 One setting at a time differs from the defaults, on the tasks of `schedules.py`, at an equal number of steps of all
-members. Seeds are others than those of `schedules.py`. A run that was interrupted goes on where it was.
+members, with some decisions and with many. Seeds are others than those of `schedules.py`. A run that was
+interrupted goes on where it was.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from machine import facts
 from phyla import Perturb, Truncation, plugins
 from phyla.strategies import Strategy
 
-FIRST_SEED, SEEDS, BATCH = 4000, 50, 25
+FIRST_SEED, SEEDS, BATCH = 4000, 25, 25
 
 SETTINGS: dict[str, dict[str, Any]] = {
     PBT: {},
@@ -44,6 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "twice the members": {"members": 2.0},
 }
 """What differs from the defaults. `burn_in` is a share of the steps; members that are fewer train longer."""
+INTERVALS = (1, 0)
+"""Of each task: the usual one, and the short one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,13 @@ class Job:
     Attributes:
         task: name of the task.
         label: name of the setting.
+        interval: which of the task's intervals.
         seeds: of the studies.
     """
 
     task: str
     label: str
+    interval: int
     seeds: tuple[int, ...]
 
     def made(self) -> tuple[Task, Strategy]:
@@ -67,7 +72,7 @@ class Job:
         task = replace(task, members=round(task.members * factor), steps=round(task.steps / factor))
         if "burn_in" in settings:
             settings["burn_in"] = round(settings["burn_in"] * task.steps)
-        return task, pbt(task, **settings)
+        return task, pbt(task, self.interval, **settings)
 
     @property
     def key(self) -> str:
@@ -85,29 +90,27 @@ class Job:
         with np.errstate(all="ignore"):
             found = lockstep.run(task, Way(strategy=strategy, decay=constant), self.seeds)
         seconds = (time.process_time() - began) / len(self.seeds)
-        return [{"task": self.task, "label": self.label, "process_s": seconds, **row} for row in found]
+        names = {"task": self.task, "label": self.label, "interval": self.interval}
+        return [{**names, "process_s": seconds, **row} for row in found]
 
 
 def summary(found: list[dict[str, Any]], seeds: range) -> dict[str, Any]:
-    """Return a table for each task, whose rows are compared with the defaults."""
-    tasks = [
-        {
-            "name": task.name,
-            "maximize": task.maximize,
-            "unit": task.unit,
-            "rows": {
-                row["label"]: row
-                for row in table_rows(
-                    [{**row, "final": {"report": row["value"]}} for row in found if row["task"] == task.name],
-                    PBT,
-                    maximize=task.maximize,
-                )
-            },
-        }
-        for task in TASKS.values()
+    """Return a table for each interval and task, whose rows are compared with the defaults."""
+    tables = [
+        [
+            _compared(task, [row for row in found if (row["task"], row["interval"]) == (task.name, interval)])
+            for task in TASKS.values()
+        ]
+        for interval in INTERVALS
     ]
     seconds = sum(row["process_s"] for row in found)
-    return {"machine": facts(), "seeds": list(seeds), "process_s": seconds, "tasks": tasks}
+    return {"machine": facts(), "seeds": list(seeds), "process_s": seconds, "tables": tables}
+
+
+def _compared(task: Task, found: list[dict[str, Any]]) -> dict[str, Any]:
+    outcomes = [{**row, "final": {"report": row["value"]}} for row in found]
+    rows = {row["label"]: row for row in table_rows(outcomes, PBT, maximize=task.maximize)}
+    return {"name": task.name, "maximize": task.maximize, "rows": rows}
 
 
 def main() -> None:
@@ -120,14 +123,15 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
     jobs = [
-        Job(task=task, label=label, seeds=tuple(batch))
+        Job(task=task, label=label, interval=interval, seeds=tuple(batch))
         for batch in lockstep.batches(seeds, BATCH)
+        for interval in INTERVALS
         for task in TASKS
         for label in SETTINGS
     ]
     document = summary(outcomes(jobs, options.folder / "settings.jsonl", options.processes), seeds)
     (options.folder / "settings.json").write_text(json.dumps(document, indent=1))
-    print(f"{table(document['tasks'])}\n\n{document['process_s']:.0f} s of one processor")
+    print(*map(table, document["tables"]), f"{document['process_s']:.0f} s of one processor", sep="\n\n")
 
 
 if __name__ == "__main__":
