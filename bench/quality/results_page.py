@@ -24,6 +24,8 @@ HEAD = """# How good the strategies are
 
 - **A tuned decay beats populations where the learning rate is all there is.** Where other hyperparameters matter,
   populations often win. [Is it worth it?](strategies/is-it-worth-it.md) says which to use when.
+- **A learned optimizer gains from populations; two small policies hardly do.** PBT beats the cosine on a pendulum,
+  but constant values do too.
 - **On the digits, population based training has the best medians**, and the schedule that it finds is
   better than constant values.
 - **On CartPole and the ring, no strategy stands out.** With this number of seeds, only large differences show.
@@ -31,7 +33,7 @@ HEAD = """# How good the strategies are
 - **With two goals, Pareto rules find the front.** A weighted sum finds one point of it.
 - **Of the ways to stop long runs early, ASHA gains most.**
 
-Below the first section, all strategies in a table get the same budget of training steps and the same seeds.
+Below the first two sections, all strategies in a table get the same budget of training steps and the same seeds.
 Selection sees the validation score; the tables show the selected checkpoint on data that neither selection nor
 tuning has seen.
 *p* is against the first row, paired by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
@@ -39,14 +41,14 @@ would show the difference with 80 % power. *age* is the number of steps of the b
 members. `single worker explores` spends all steps on one member. Grids were chosen by hand. All runs clipped at
 the bounds of a range, as `Perturb(clip=True)` does.
 
-`python bench/quality/everything.py` repeats this and writes the page, in about 40 minutes on two cores.
+`python bench/quality/everything.py` repeats this and writes the page, in about 50 minutes on two cores.
 """
 """It says what the results in the repository mean: read it again when they change."""
 
 
 def page(folder: Path, before: str = "") -> str:
     """Return the page; sections of comparisons that the folder lacks stay as they were before."""
-    written = schedules_page.section(folder)
+    written = schedules_page.sections(folder)
     for name, summary in read(folder).items():
         parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]

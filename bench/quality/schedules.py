@@ -1,4 +1,4 @@
-"""Is population based training worth it? `python bench/quality/schedules.py`, half an hour of one processor.
+"""Is population based training worth it? `python bench/quality/schedules.py`, 40 minutes of one processor.
 
 Compared are populations, and what a sceptic asks for first: decayed learning rates, whose peak (with all other
 hyperparameters) is searched with the same number of steps. A run that was interrupted goes on where it was.
@@ -37,9 +37,11 @@ from phyla import Perturb, Truncation, plugins
 from phyla.strategies import PB2, ExplorePipeline, MultiFrequency, Resample, Strategy
 
 FIRST_SEED, PILOT_SEEDS = 1000, range(20)
-GROUPS = {"schedules": (schedule_tasks, 50), "control": (control_tasks, 25)}
-"""Modules of tasks that are summarised together, and how many of the seeds that the pilot asks for they get."""
-TASKS: dict[str, Task] = {name: task for module, _ in GROUPS.values() for name, task in module.TASKS.items()}
+SEEDS = 50
+"""How many, of those that the pilot asks for; see `pilot`."""
+GROUPS = {"schedules": schedule_tasks, "control": control_tasks}
+"""Modules of tasks that are summarised together."""
+TASKS: dict[str, Task] = {**schedule_tasks.TASKS, **control_tasks.TASKS}
 LEAST, MOST = 50, 100
 BATCH = 25
 """Seeds that are trained together."""
@@ -164,7 +166,7 @@ class Job:
         contender, task = CONTENDERS[self.label], TASKS[self.task]
         sources: list[Any] = [
             lockstep,
-            *(module for module, _ in GROUPS.values() if self.task in module.TASKS),
+            *(module for module in GROUPS.values() if self.task in module.TASKS),
             *([] if contender.decay is constant else [contender.decay]),
             *([_sampled] if contender.strategy is None else []),
         ]
@@ -342,7 +344,7 @@ def mark(row: dict[str, Any], baseline: str) -> str:
 def main() -> None:
     """Run what is missing, print the tables, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=None, help="by default 50, and 25 of control")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
     parser.add_argument("--pilot", action="store_true", help="how many seeds are needed")
     parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
@@ -350,15 +352,15 @@ def main() -> None:
     parser.add_argument("--labels", nargs="*", default=[], help="names of contenders")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     options = parser.parse_args()
-    for group, (module, seeds) in GROUPS.items():
+    for group, module in GROUPS.items():
         tasks = [name for name in module.TASKS if not options.tasks or name in options.tasks]
         if tasks:
-            run_group(group, tasks, 2 if options.quick else options.seeds or seeds, options)
+            run_group(group, tasks, options)
 
 
-def run_group(group: str, tasks: Sequence[str], count: int, options: argparse.Namespace) -> None:
+def run_group(group: str, tasks: Sequence[str], options: argparse.Namespace) -> None:
     """Run what is missing of a group of tasks; the JSON needs all of its tasks and contenders."""
-    whole = len(tasks) == len(GROUPS[group][0].TASKS) and not options.labels
+    whole = len(tasks) == len(GROUPS[group].TASKS) and not options.labels
     if options.pilot:
         needed = pilot(tasks, options.folder, options.processes)
         print(json.dumps(needed, indent=1))
@@ -366,7 +368,7 @@ def run_group(group: str, tasks: Sequence[str], count: int, options: argparse.Na
             document = {"machine": facts(), "tasks": needed}
             (options.folder / f"{group}-pilot.json").write_text(json.dumps(document))
         return
-    seeds = range(FIRST_SEED, FIRST_SEED + count)
+    seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
     found = outcomes(jobs_for(seeds, options.labels, tasks), options.folder / "schedules.jsonl", options.processes)
     if whole:
         document = summary(tasks, found, seeds)

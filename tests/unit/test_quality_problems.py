@@ -1,5 +1,6 @@
 """The problems of the benchmarks of quality are what they say."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import schedule_tasks
 import schedules
+import schedules_page
 import winner
 import winner_tasks
 from comparing import Cell, run_cell
@@ -336,3 +338,28 @@ def test_good_constant_settings_learn_and_small_rates_do_not(
         return [row["value"] * (1 if task.maximize else -1) for row in lockstep.run(task, way, range(500, 503))]
 
     assert min(reached(good)) > max(reached(good | bad))
+
+
+def test_rules_that_random_search_finds_are_as_good_as_recorded() -> None:
+    # The quartiles of the row in docs/results.md, on other seeds.
+    assert -1.72 <= np.median(values("learned optimizer", "random, constant", 5)) <= -1.58
+
+
+def test_groups_of_tasks_are_summarised_each_in_a_section(tmp_path: Path) -> None:
+    labels, rng = (schedules.PBT, schedules.COSINE, schedules.CONSTANT), np.random.default_rng(0)
+    tasks, common = list(control_tasks.TASKS), {"age": 1, "spent": 1, "process_s": 60.0}
+    found = [
+        {"task": task, "label": label, "seed": seed, "value": float(rng.normal(loc=len(label))), **common}
+        for task in tasks
+        for label in labels
+        for seed in range(12)
+    ]
+    document = schedules.summary(tasks, found, range(12))
+    (tmp_path / "control.json").write_text(json.dumps(document))
+    ((title, text),) = schedules_page.sections(tmp_path).items()
+    assert title == schedules_page.CONTROL_TITLE
+    assert "3 more tasks, 12 seeds each" in text
+    assert "in 108\nminutes" in text
+    medians = [f"{table['rows'][schedules.PBT]['median']:.4f}" for table in document["tasks"]]
+    (row,) = (line for line in text.splitlines() if line.startswith("| PBT |") and line.count("|") == 5)
+    assert [cell.split()[0] for cell in row.split("|")[2:5]] == medians
