@@ -1,7 +1,7 @@
 """Run all comparisons, then write docs/results.md and its figures: `python bench/quality/everything.py`.
 
 About 50 minutes on 2 quiet cores. It may be interrupted and run again: what is there is kept. With `--quick` it
-takes a minute, and then nothing is written into docs/.
+takes a few minutes, and then nothing is written into docs/.
 """
 
 import argparse

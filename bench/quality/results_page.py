@@ -28,6 +28,8 @@ HEAD = """# How good the strategies are
 
 - **A tuned decay beats populations where the learning rate is all there is.** Where other hyperparameters matter,
   populations often win. [Is it worth it?](strategies/is-it-worth-it.md) says which to use when.
+- **A learned optimizer gains from populations; two small policies hardly do.** PBT beats the cosine on a pendulum,
+  but constant values do too.
 - **In their own code, Ray Tune and Syne Tune win one task and lose one or two.** Syne Tune, and Ray Tune if it
   waits for all members, beat `PBT` on the small quadratic. Both lose on the digits, and Syne Tune on the
   policy.
@@ -59,7 +61,7 @@ the bounds of a range, as `Perturb(clip=True)` does.
 
 def page(folder: Path, before: str = "") -> str:
     """Return the page; sections of comparisons that the folder lacks stay as they were before."""
-    written = schedules_page.section(folder) | settings_page.section(folder)
+    written = schedules_page.sections(folder) | settings_page.section(folder)
     for name, summary in read(folder).items():
         parts = [summary["text"]]
         parts += [f"![{summary['title']}](figures/{figure})" for figure in FIGURES[name]]

@@ -1,4 +1,4 @@
-"""Is population based training worth it? `python bench/quality/schedules.py`, twenty minutes of one processor.
+"""Is population based training worth it? `python bench/quality/schedules.py`, 40 minutes of one processor.
 
 Compared are populations, and what a sceptic asks for first: decayed learning rates, whose peak (with all other
 hyperparameters) is searched with the same number of steps. A run that was interrupted goes on where it was.
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import control_tasks
 import lockstep
 import numpy as np
 import schedule_tasks
 from comparing import RESULTS, Budget
 from contenders import asha
 from lockstep import Task, Way, constant
-from schedule_tasks import TASKS
 from scipy.stats import norm, rankdata, studentized_range
 from tables import rows as table_rows
 
@@ -39,6 +39,9 @@ from phyla.strategies import PB2, ExplorePipeline, MultiFrequency, Resample, Str
 FIRST_SEED, PILOT_SEEDS = 1000, range(20)
 SEEDS = 50
 """How many, of those that the pilot asks for; see `pilot`."""
+GROUPS = {"schedules": schedule_tasks, "control": control_tasks}
+"""Modules of tasks that are summarised together."""
+TASKS: dict[str, Task] = {**schedule_tasks.TASKS, **control_tasks.TASKS}
 LEAST, MOST = 50, 100
 BATCH = 25
 """Seeds that are trained together."""
@@ -163,7 +166,7 @@ class Job:
         contender, task = CONTENDERS[self.label], TASKS[self.task]
         sources: list[Any] = [
             lockstep,
-            schedule_tasks,
+            *(module for module in GROUPS.values() if self.task in module.TASKS),
             *([] if contender.decay is constant else [contender.decay]),
             *([_sampled] if contender.strategy is None else []),
         ]
@@ -265,12 +268,13 @@ def jobs_for(seeds: Sequence[int], labels: Sequence[str] = (), tasks: Sequence[s
     ]
 
 
-def pilot(folder: Path, processes: int) -> dict[str, Any]:
+def pilot(tasks: Sequence[str], folder: Path, processes: int) -> dict[str, Any]:
     """Return how many seeds each task needs: 90 % power at its unit, PBT against both baselines, two-sided 5 %."""
-    rows = outcomes(jobs_for(PILOT_SEEDS, (PBT, COSINE, CONSTANT)), folder / "schedules-pilot.jsonl", processes)
+    jobs = jobs_for(PILOT_SEEDS, (PBT, COSINE, CONSTANT), tasks)
+    rows = outcomes(jobs, folder / "schedules-pilot.jsonl", processes)
     quantiles = float(norm.ppf(0.975) + norm.ppf(0.9))
     found = dict[str, Any]()
-    for task in TASKS.values():
+    for task in (TASKS[name] for name in tasks):
         values = {
             label: np.array([row["value"] for row in rows if (row["task"], row["label"]) == (task.name, label)])
             for label in (PBT, COSINE, CONSTANT)
@@ -284,9 +288,9 @@ def pilot(folder: Path, processes: int) -> dict[str, Any]:
     return found
 
 
-def summary(found: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+def summary(names: Sequence[str], found: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
     """Return the tables: each task's rows against PBT and against the tuned cosine, and the ranks over tasks."""
-    tasks = [_task_table(task, [row for row in found if row["task"] == task.name]) for task in TASKS.values()]
+    tasks = [_task_table(TASKS[name], [row for row in found if row["task"] == name]) for name in names]
     everywhere = [label for label in CONTENDERS if all(label in table["rows"] for table in tasks)]
     ranks = np.array([
         rankdata([(-1 if table["maximize"] else 1) * table["rows"][label]["median"] for label in everywhere])
@@ -355,22 +359,32 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
     parser.add_argument("--pilot", action="store_true", help="how many seeds are needed")
     parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
-    parser.add_argument("--tasks", nargs="*", default=[], help=", ".join(TASKS))
+    parser.add_argument("--tasks", nargs="*", default=[], choices=list(TASKS), help="names of tasks")
     parser.add_argument("--labels", nargs="*", default=[], help="names of contenders")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     options = parser.parse_args()
+    for group, module in GROUPS.items():
+        tasks = [name for name in module.TASKS if not options.tasks or name in options.tasks]
+        if tasks:
+            run_group(group, tasks, options)
+
+
+def run_group(group: str, tasks: Sequence[str], options: argparse.Namespace) -> None:
+    """Run what is missing of a group of tasks; the JSON needs all of its tasks and contenders."""
+    whole = len(tasks) == len(GROUPS[group].TASKS) and not options.labels
     if options.pilot:
-        needed = pilot(options.folder, options.processes)
+        needed = pilot(tasks, options.folder, options.processes)
         print(json.dumps(needed, indent=1))
-        (options.folder / "schedules-pilot.json").write_text(json.dumps({"machine": facts(), "tasks": needed}))
+        if whole:
+            document = {"machine": facts(), "tasks": needed}
+            (options.folder / f"{group}-pilot.json").write_text(json.dumps(document))
         return
     seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
-    jobs = jobs_for(seeds, options.labels, options.tasks)
-    found = outcomes(jobs, options.folder / "schedules.jsonl", options.processes)
-    if not options.tasks and not options.labels:
-        document = summary(found, seeds)
+    found = outcomes(jobs_for(seeds, options.labels, tasks), options.folder / "schedules.jsonl", options.processes)
+    if whole:
+        document = summary(tasks, found, seeds)
         show(document)
-        (options.folder / "schedules.json").write_text(json.dumps(document, indent=1))
+        (options.folder / f"{group}.json").write_text(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """The problems of the benchmarks of quality are what they say."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cartpole_problem
+import control_tasks
 import digits_problem
+import gymnasium
 import lockstep
 import numpy as np
 import pytest
 import schedule_tasks
 import schedules
+import schedules_page
 import settings
 import winner
 import winner_tasks
@@ -242,3 +246,128 @@ def test_gradients_of_the_tasks_are_those_of_their_losses(name: str) -> None:
     )
     after = task.train({key: value.astype(float) for key, value in state.items()}, rows)
     assert task.value(after, rows)[0] < task.value(state, rows)[0] - 0.01
+
+
+def test_poles_move_as_in_gymnasium() -> None:
+    theirs: Any = gymnasium.make("CartPole-v1").unwrapped
+    rng, at = np.random.default_rng(0), np.array([[2.3, 1.5, 0.1, -0.4]])
+    theirs.reset(seed=0)
+    theirs.state = at[0]
+    for action in rng.integers(2, size=30):
+        at, reward, failed = control_tasks.balance(at, np.array([action]))
+        seen, _, terminated, _, _ = theirs.step(action)
+        assert at[0] == pytest.approx(seen, abs=1e-5)
+        assert bool(failed[0]) == terminated
+        assert reward[0] == 1.0
+        if terminated:
+            break
+    assert terminated
+
+
+def test_pendulums_move_as_in_gymnasium() -> None:
+    theirs: Any = gymnasium.make("Pendulum-v1").unwrapped
+    at = np.array([[3.0, 0.5]])
+    theirs.reset(seed=0)
+    theirs.state = at[0]
+    for action in np.random.default_rng(0).integers(3, size=30):
+        at, height, failed = control_tasks.swing(at, np.array([action]))
+        seen = [theirs.step(np.array([2.0 * action - 2.0]))[0] for _ in range(control_tasks.REPEAT)]
+        assert control_tasks.seen(at)[0] * [1, 1, 4] == pytest.approx(seen[-1], abs=1e-5)
+        assert height[0] == pytest.approx(np.mean([(1 + cosine) / 2 for cosine, _, _ in seen]), abs=1e-5)
+        assert not failed.any()
+
+
+def test_policy_gradients_are_differences_of_the_loss() -> None:
+    control, rng = control_tasks.PENDULUM, np.random.default_rng(0)
+    w = control.fresh({}, rng, 2)["w"].astype(float) + 0.3 * rng.normal(size=(2, 100))
+    x, action = rng.normal(size=(2, 7, 3)), rng.integers(3, size=(2, 7))
+    gain, target, entropy = rng.normal(size=(2, 7)), rng.normal(size=(2, 7)), np.array([0.1, 0.4])
+
+    def loss(w: Any) -> Any:
+        _, log, value = control.forward(w, x)
+        chosen = np.take_along_axis(log, action[..., None], axis=-1)[..., 0]
+        uncertain = -(np.exp(log) * log).sum(axis=-1)
+        return (-gain * chosen - entropy[:, None] * uncertain + (value - target) ** 2 / 4).mean(axis=1)
+
+    slope = control.slope(w, x, action, gain, target, entropy)
+    moved = 1e-6 * np.eye(100)
+    differences = np.stack([(loss(w + shift) - loss(w - shift)) / 2e-6 for shift in moved], axis=1)
+    assert slope == pytest.approx(differences, abs=1e-7)
+
+
+def test_advantages_of_members_are_discounted_sums_that_stop_at_failures() -> None:
+    rng = np.random.default_rng(0)
+    reward, value, failed = rng.normal(size=(2, 6, 3)), rng.normal(size=(2, 7, 3)), np.zeros((2, 6, 3), bool)
+    failed[0, 2, 1] = True
+    discount, trace = np.array([0.9, 0.5]), np.array([0.8, 0.2])
+    found = control_tasks.advantages(reward, value, failed, discount, trace)
+    for member in range(2):
+        settings = float(discount[member]), float(trace[member])
+        single = cartpole_problem.advantages(
+            reward[member], value[member], failed[member].astype(float), *settings
+        )
+        assert found[member] == pytest.approx(single)
+
+
+def test_evolution_strategies_follow_the_gradient_of_the_meta_loss() -> None:
+    rng, count = np.random.default_rng(0), 3000
+    task = control_tasks.TASKS["learned optimizer"]
+    w = task.fresh({}, rng, 1)["w"]
+    problem = control_tasks.quadratics(rng, (1, 1))
+    noise = rng.normal(size=(1, count, w.shape[1])).astype(np.float32)
+    many = {name: np.repeat(values, count, axis=1) for name, values in problem.items()}
+    estimate = control_tasks.evolved(w, many, noise, np.array([0.01]), np.array([20.0]))[0]
+
+    def loss(w: Any) -> float:
+        return float(control_tasks.unrolled(w, problem)[..., :20].mean())
+
+    shifts = 0.01 * np.eye(w.shape[1], dtype=np.float32)
+    exact = np.array([(loss(w + shift) - loss(w - shift)) / 0.02 for shift in shifts])
+    assert estimate @ exact / (np.linalg.norm(estimate) * np.linalg.norm(exact)) > 0.98
+    assert np.linalg.norm(estimate) == pytest.approx(np.linalg.norm(exact), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("cartpole", {"lr": 0.03, "entropy": 0.001, "distance": 0.1, "trace": 0.9}, {"lr": 0.001}),
+        ("pendulum", {"lr": 0.03, "entropy": 0.01, "distance": 0.2, "trace": 0.9}, {"lr": 0.001}),
+        ("learned optimizer", {"lr": 0.03, "sigma": 0.1, "unroll": 30.0}, {"lr": 0.001}),
+    ],
+)
+def test_good_constant_settings_learn_and_small_rates_do_not(
+    name: str, good: dict[str, float], bad: dict[str, float]
+) -> None:
+    task = control_tasks.TASKS[name]
+
+    def reached(settings: dict[str, float]) -> list[float]:
+        grid = {parameter: [value] for parameter, value in settings.items()}
+        way = lockstep.Way(strategy=phyla.GridSearch(grid, task.steps), decay=lockstep.constant)
+        return [row["value"] * (1 if task.maximize else -1) for row in lockstep.run(task, way, range(500, 503))]
+
+    assert min(reached(good)) > max(reached(good | bad))
+
+
+def test_rules_that_random_search_finds_are_as_good_as_recorded() -> None:
+    # The quartiles of the row in docs/results.md, on other seeds.
+    assert -1.72 <= np.median(values("learned optimizer", "random, constant", 5)) <= -1.58
+
+
+def test_groups_of_tasks_are_summarised_each_in_a_section(tmp_path: Path) -> None:
+    labels, rng = (schedules.PBT, schedules.COSINE, schedules.CONSTANT), np.random.default_rng(0)
+    tasks, common = list(control_tasks.TASKS), {"age": 1, "spent": 1, "process_s": 60.0}
+    found = [
+        {"task": task, "label": label, "seed": seed, "value": float(rng.normal(loc=len(label))), **common}
+        for task in tasks
+        for label in labels
+        for seed in range(12)
+    ]
+    document = schedules.summary(tasks, found, range(12))
+    (tmp_path / "control.json").write_text(json.dumps(document))
+    ((title, text),) = schedules_page.sections(tmp_path).items()
+    assert title == schedules_page.CONTROL_TITLE
+    assert "3 more tasks, 12 seeds each" in text
+    assert "in 108\nminutes" in text
+    medians = [f"{table['rows'][schedules.PBT]['median']:.4f}" for table in document["tasks"]]
+    (row,) = (line for line in text.splitlines() if line.startswith("| PBT |") and line.count("|") == 5)
+    assert [cell.split()[0] for cell in row.split("|")[2:5]] == medians
