@@ -33,8 +33,8 @@ HEAD = """# How good the strategies are
 - **In their own code, Ray Tune and Syne Tune win one task and lose one or two.** Syne Tune, and Ray Tune if it
   waits for all members, beat `PBT` on the small quadratic. Both lose on the digits, and Syne Tune on the
   policy.
-- **The settings of PBT matter less than the interval between decisions.** Half of the members, trained twice as
-  long, are better on 6 of 11 tasks and worse on none.
+- **Few members that train long beat many that train briefly**, on 6 of 11 tasks. The other settings of PBT matter
+  less than the interval between decisions.
 - **On the digits, population based training has the best medians**, and the schedule that it finds is
   better than constant values.
 - **On CartPole and the ring, no strategy stands out.** With this number of seeds, only large differences show.
