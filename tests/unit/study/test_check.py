@@ -26,6 +26,8 @@ from phyla.study.checking.check import checks, steps_of
 from phyla.study.checking.checkpoint_contents import comparable_names, gap, read
 from phyla.study.checking.evidence import function_name
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 Train = Callable[[phyla.Trial], None]
 DATA = np.random.default_rng(7).normal(size=(64, 3))
 TARGET = DATA @ np.array([1.0, -2.0, 0.5])

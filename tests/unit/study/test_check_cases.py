@@ -13,6 +13,8 @@ import pytest
 import phyla
 from phyla.study import Checked, check
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 X = np.random.default_rng(7).normal(size=(64, 3))
 Y = X @ np.array([1.0, -2.0, 0.5])
 Case = Callable[[phyla.Trial], None]

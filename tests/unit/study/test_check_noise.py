@@ -19,6 +19,8 @@ from phyla.study import Checked, check
 from phyla.study.checking import experiments
 from phyla.study.checking.noise import Noise, Scores, Selection, deviation, judge_noise, round_up, uncertainty
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 MEASURED = st.lists(ANY, max_size=8)
 POSITIVE = st.floats(1e-6, 1e6)
