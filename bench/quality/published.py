@@ -212,6 +212,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     options = parser.parse_args()
+    if unknown := set(options.only) - EXPERIMENTS.keys():
+        parser.error(f"no experiment is called {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
     seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
     names, found = options.only or [*EXPERIMENTS], dict[str, Any]()
     context = multiprocessing.get_context("spawn")

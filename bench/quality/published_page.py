@@ -40,7 +40,7 @@ learning rate does not fall.""",
     "game": """### Jaderberg et al. 2017, GANs: two players
 
 *Paper* (shape only): PBT's generators score better than those of a random search, with schedules of both
-learning rates that nobody chose.
+learning rates that the search found.
 
 *Ours*, a game of two players with noise: PBT leads from a quarter of the training on, and ends better than
 constant rates; its median is better than the tuned cosine's, too. Both rates fall, with a short interval to a

@@ -6,9 +6,8 @@ from typing import Any
 
 import lockstep
 import numpy as np
-import optuna
 from lockstep import Array, Arrays, Rows, Task, Way, constant
-from schedules import search
+from schedules import sampled, search
 
 from phyla.strategies import Strategy
 
@@ -99,26 +98,7 @@ def record(contender: Contender, seeds: Sequence[int], followed: Sequence[str] =
     task = found.watch(contender.task, followed)
     with np.errstate(all="ignore"):
         if isinstance(strategy, str):
-            found.finals = sampled(task, strategy, seeds)
+            found.finals = sampled(task, Way(strategy=search(task), decay=constant), seeds, strategy)
         else:
             found.finals = lockstep.run(task, Way(strategy=strategy, decay=contender.decay), seeds)
     return found
-
-
-def sampled(task: Task, sampler: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Let a sampler of Optuna's choose, one member after the other."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    make = getattr(optuna.samplers, sampler)
-    studies = [optuna.create_study(direction="maximize", sampler=make(seed=seed)) for seed in seeds]
-    asked = dict[int, Any]()
-
-    def propose(place: int) -> dict[str, float]:
-        asked[place] = trial = studies[place].ask()
-        parameters: Any = task.space.parameters
-        return {name: trial.suggest_float(name, p.low, p.high, log=p.log) for name, p in parameters.items()}
-
-    def tell(place: int, order: float) -> None:
-        studies[place].tell(asked[place], max(order, -1e12))
-
-    way = Way(strategy=search(task), decay=constant)
-    return lockstep.alone(task, way, seeds, propose, tell)

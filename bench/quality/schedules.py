@@ -30,6 +30,7 @@ from contenders import asha
 from lockstep import Task, Way, constant
 from scipy.stats import norm, rankdata, studentized_range
 from tables import rows as table_rows
+from tables import sign
 
 import phyla
 from machine import facts
@@ -168,7 +169,7 @@ class Job:
             lockstep,
             *(module for module in GROUPS.values() if self.task in module.TASKS),
             *([] if contender.decay is constant else [contender.decay]),
-            *([_sampled] if contender.strategy is None else []),
+            *([sampled] if contender.strategy is None else []),
         ]
         settings = {
             "source": [hashlib.sha256(inspect.getsource(part).encode()).hexdigest() for part in sources],
@@ -185,21 +186,20 @@ class Job:
         began, contender, task = time.process_time(), CONTENDERS[self.label], TASKS[self.task]
         with np.errstate(all="ignore"):
             if contender.strategy is None:
-                found = _sampled(task, contender.way(task), self.seeds)
+                found = sampled(task, contender.way(task), self.seeds)
             else:
                 found = lockstep.run(task, contender.way(task), self.seeds)
         seconds = (time.process_time() - began) / len(self.seeds)
         return [{"task": self.task, "label": self.label, "process_s": seconds, **row} for row in found]
 
 
-def _sampled(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Let Optuna's TPE choose, one member after the other."""
+def sampled(task: Task, way: Way, seeds: Sequence[int], sampler: str = "TPESampler") -> list[dict[str, Any]]:
+    """Let a sampler of Optuna's choose, one member after the other."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    studies = [
-        optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed)) for seed in seeds
-    ]
+    make = getattr(optuna.samplers, sampler)
+    studies = [optuna.create_study(direction="maximize", sampler=make(seed=seed)) for seed in seeds]
     asked = dict[int, Any]()
 
     def propose(place: int) -> dict[str, float]:
@@ -219,6 +219,10 @@ def _sampled(task: Task, way: Way, seeds: Sequence[int]) -> list[dict[str, Any]]
 
 class Batch(Protocol):
     """Studies that are run together, and recorded by a digest of everything that they depend on."""
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """The seeds."""
 
     @property
     def key(self) -> str:
@@ -242,6 +246,36 @@ def outcomes(jobs: Sequence[Batch], path: Path, processes: int) -> list[dict[str
         if number % 25 == 0:
             print(f"{number} of {len(waiting)}", flush=True)
     return [row for job in jobs for row in known.get(job.key, ())]
+
+
+def complete(jobs: Sequence[Batch], path: Path, processes: int) -> list[dict[str, Any]]:
+    """Return what all jobs came to, or say how many studies are missing, and leave what was written as it is."""
+    found = outcomes(jobs, path, processes)
+    missing = sum(len(job.seeds) for job in jobs) - len(found)
+    if missing:
+        raise SystemExit(f"{missing} studies have not been run: use --processes 1 or more")
+    return found
+
+
+def make_parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of all scripts that record batches."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=_count, default=seeds, help="how many")
+    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
+    parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seeds, such as 25")
+    return int(text)
+
+
+def seeds_from(first: int, options: argparse.Namespace) -> range:
+    """Return the seeds that the options ask for."""
+    return range(first, first + (2 if options.quick else options.seeds))
 
 
 def _completed(waiting: Mapping[str, Batch], processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -346,22 +380,15 @@ def show(document: dict[str, Any]) -> None:
 
 def mark(row: dict[str, Any], baseline: str) -> str:
     """Return + where a row is better than a baseline, - where worse, = where 5 % level shows neither."""
-    pair = row["against"].get(baseline)
-    if pair is None:
-        return ""
-    return "=" if pair["p_holm"] > 0.05 else "+" if pair["won"] > pair["lost"] else "-"
+    return sign(row["against"].get(baseline, {}))
 
 
 def main() -> None:
     """Run what is missing, print the tables, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
+    parser = make_parser(__doc__, SEEDS)
     parser.add_argument("--pilot", action="store_true", help="how many seeds are needed")
-    parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
     parser.add_argument("--tasks", nargs="*", default=[], choices=list(TASKS), help="names of tasks")
-    parser.add_argument("--labels", nargs="*", default=[], help="names of contenders")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
+    parser.add_argument("--labels", nargs="*", default=[], choices=list(CONTENDERS), help="names of contenders")
     options = parser.parse_args()
     for group, module in GROUPS.items():
         tasks = [name for name in module.TASKS if not options.tasks or name in options.tasks]
@@ -379,8 +406,9 @@ def run_group(group: str, tasks: Sequence[str], options: argparse.Namespace) -> 
             document = {"machine": facts(), "tasks": needed}
             (options.folder / f"{group}-pilot.json").write_text(json.dumps(document))
         return
-    seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
-    found = outcomes(jobs_for(seeds, options.labels, tasks), options.folder / "schedules.jsonl", options.processes)
+    seeds = seeds_from(FIRST_SEED, options)
+    jobs, path = jobs_for(seeds, options.labels, tasks), options.folder / "schedules.jsonl"
+    found = (complete if whole else outcomes)(jobs, path, options.processes)
     if whole:
         document = summary(tasks, found, seeds)
         show(document)

@@ -5,22 +5,19 @@ members, with some decisions and with many. Seeds are others than those of `sche
 interrupted goes on where it was.
 """
 
-import argparse
 import hashlib
 import inspect
 import json
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import lockstep
 import numpy as np
 import schedule_tasks
-from comparing import RESULTS
 from lockstep import Task, Way, constant
 from schedule_tasks import TASKS
-from schedules import PBT, outcomes, pbt
+from schedules import PBT, complete, make_parser, pbt, seeds_from
 from settings_page import table
 from tables import rows as table_rows
 
@@ -115,13 +112,8 @@ def _compared(task: Task, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what is missing, print the table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
-    parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
-    options = parser.parse_args()
-    seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
+    options = make_parser(__doc__, SEEDS).parse_args()
+    seeds = seeds_from(FIRST_SEED, options)
     jobs = [
         Job(task=task, label=label, interval=interval, seeds=tuple(batch))
         for batch in lockstep.batches(seeds, BATCH)
@@ -129,7 +121,7 @@ def main() -> None:
         for task in TASKS
         for label in SETTINGS
     ]
-    document = summary(outcomes(jobs, options.folder / "settings.jsonl", options.processes), seeds)
+    document = summary(complete(jobs, options.folder / "settings.jsonl", options.processes), seeds)
     (options.folder / "settings.json").write_text(json.dumps(document, indent=1))
     print(*map(table, document["tables"]), f"{document['process_s']:.0f} s of one processor", sep="\n\n")
 

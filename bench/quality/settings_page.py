@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tables import markdown_table, number
+from tables import markdown_table, number, sign
 
 TITLE = "What each setting of PBT is worth"
 TEXT = """The tasks of the first section, {seeds} other seeds. One setting at a time differs from the defaults:
@@ -43,15 +43,9 @@ def table(tasks: Sequence[dict[str, Any]]) -> str:
     lines = []
     for label in tasks[0]["rows"]:
         rows = [task["rows"][label] for task in tasks]
-        marks = [_mark(row) for row in rows]
-        counts = [str(marks.count(sign)) if any(marks) else "" for sign in "+-"]
-        medians = [f"{number(row['median'])} {sign}".strip() for row, sign in zip(rows, marks, strict=True)]
+        marks = [sign(row) for row in rows]
+        counts = [str(marks.count(which)) if any(marks) else "" for which in "+-"]
+        medians = [f"{number(row['median'])} {mark}".strip() for row, mark in zip(rows, marks, strict=True)]
         lines.append([label, *counts, *medians])
     names = [task["name"] + (" (higher is better)" if task["maximize"] else "") for task in tasks]
     return markdown_table(["", "better", "worse", *names], lines)
-
-
-def _mark(row: dict[str, Any]) -> str:
-    if "p_holm" not in row:
-        return ""
-    return "=" if row["p_holm"] > 0.05 else "+" if row["won"] > row["lost"] else "-"

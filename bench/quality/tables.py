@@ -119,6 +119,13 @@ def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
+def sign(row: Mapping[str, Any]) -> str:
+    """Return + where a row is better than its baseline, - where worse, = where the 5 % level shows neither."""
+    if "p_holm" not in row:
+        return ""
+    return "=" if row["p_holm"] > 0.05 else "+" if row["won"] > row["lost"] else "-"
+
+
 def number(value: float) -> str:
     """Return a value with four decimals, or one if it is large."""
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4f}"

@@ -6,7 +6,6 @@ steps. The time that counts is that in which the workers could train all of them
 minutes of one processor.
 """
 
-import argparse
 import hashlib
 import heapq
 import inspect
@@ -14,16 +13,15 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import schedule_tasks
-from comparing import RESULTS, Budget
+from comparing import Budget
 from contenders import asha
 from lockstep import Arrays, Rows, Task, batches, constant, worlds
 from schedule_tasks import TASKS
-from schedules import outcomes, pbt, search
+from schedules import complete, make_parser, pbt, search, seeds_from
 from tables import rows as table_rows
 from wall_time_page import table
 
@@ -226,13 +224,8 @@ def _table(task: str, workers: int, found: Sequence[dict[str, Any]]) -> dict[str
 
 def main() -> None:
     """Run what is missing, print the tables, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--processes", type=int, default=1, help="0 only summarises what was run before")
-    parser.add_argument("--quick", action="store_true", help="two seeds, to see that everything runs")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
-    options = parser.parse_args()
-    seeds = range(FIRST_SEED, FIRST_SEED + (2 if options.quick else options.seeds))
+    options = make_parser(__doc__, SEEDS).parse_args()
+    seeds = seeds_from(FIRST_SEED, options)
     jobs = [
         Job(task=task, label=label, workers=workers, seeds=tuple(batch))
         for batch in batches(seeds, BATCH)
@@ -240,10 +233,7 @@ def main() -> None:
         for workers in WORKERS
         for label in CONTENDERS
     ]
-    found = outcomes(jobs, options.folder / "wall_time.jsonl", options.processes)
-    missing = len(TASK_NAMES) * len(WORKERS) * len(CONTENDERS) * len(seeds) - len(found)
-    if missing:
-        raise SystemExit(f"{missing} studies have not been run: use --processes 1 or more")
+    found = complete(jobs, options.folder / "wall_time.jsonl", options.processes)
     document = {
         "machine": facts(),
         "seeds": list(seeds),

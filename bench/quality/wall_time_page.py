@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tables import markdown_table, number
+from tables import markdown_table, number, sign
 
 TITLE = "Equal wall time"
 TEXT = """In the other sections all have the same steps; here, the same wall time. 16 members, or as many
@@ -51,6 +51,5 @@ def table(document: dict[str, Any], task: str) -> str:
 
 def _cell(row: dict[str, Any]) -> str:
     """Return the median, its quartiles, and + where it is better than the first row, - where worse."""
-    shown = row.get("p_holm", 1.0) <= 0.05
-    mark = "" if not shown else " **+**" if row["won"] > row["lost"] else " -"
+    mark = {"+": " **+**", "-": " -"}.get(sign(row), "")
     return f"{number(row['median'])}{mark} ({number(row['low'])} to {number(row['high'])})"
