@@ -69,14 +69,16 @@ class Contender:
     """A strategy for a task, and how it trains.
 
     Attributes:
-        strategy: from the task; None for Optuna's TPE, which trains one member after the other.
+        strategy: from the task; None where a sampler chooses.
+        sampler: of Optuna's, which trains one member after the other.
         decay: factor of the learning rates.
         averaged: whether schedule-free SGD trains.
         only: names of the tasks that it takes part in; all if empty.
         batches: how many batches of seeds it takes part in, if it is expensive.
     """
 
-    strategy: Callable[[Task], Strategy] | None
+    strategy: Callable[[Task], Strategy] | None = None
+    sampler: str = ""
     decay: lockstep.Decay = constant
     averaged: bool = False
     only: tuple[str, ...] = ()
@@ -130,7 +132,8 @@ CONTENDERS: dict[str, Contender] = {
     "random peak, linear": Contender(strategy=search, decay=linear),
     "random peak, WSD": Contender(strategy=search, decay=wsd),
     "random, schedule-free": Contender(strategy=search, averaged=True),
-    "TPE, cosine": Contender(strategy=None, decay=cosine),
+    "TPE, cosine": Contender(sampler="TPESampler", decay=cosine),
+    "Gaussian process, cosine": Contender(sampler="GPSampler", decay=cosine),
     "ASHA, cosine": Contender(strategy=_halving, decay=cosine),
     PBT: Contender(strategy=pbt),
     "PBT, short interval": Contender(strategy=lambda task: pbt(task, 0)),
@@ -174,7 +177,7 @@ class Job:
         settings = {
             "source": [hashlib.sha256(inspect.getsource(part).encode()).hexdigest() for part in sources],
             "strategy": plugins.encode(contender.way(task).strategy),
-            "sequential": contender.strategy is None,
+            "sampler": contender.sampler,
             "averaged": contender.averaged,
             "task": self.task,
             "seeds": self.seeds,
@@ -186,14 +189,14 @@ class Job:
         began, contender, task = time.process_time(), CONTENDERS[self.label], TASKS[self.task]
         with np.errstate(all="ignore"):
             if contender.strategy is None:
-                found = sampled(task, contender.way(task), self.seeds)
+                found = sampled(task, contender.way(task), self.seeds, contender.sampler)
             else:
                 found = lockstep.run(task, contender.way(task), self.seeds)
         seconds = (time.process_time() - began) / len(self.seeds)
         return [{"task": self.task, "label": self.label, "process_s": seconds, **row} for row in found]
 
 
-def sampled(task: Task, way: Way, seeds: Sequence[int], sampler: str = "TPESampler") -> list[dict[str, Any]]:
+def sampled(task: Task, way: Way, seeds: Sequence[int], sampler: str) -> list[dict[str, Any]]:
     """Let a sampler of Optuna's choose, one member after the other."""
     import optuna
 
