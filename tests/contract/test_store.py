@@ -526,6 +526,21 @@ def test_what_a_member_publishes_comes_back_and_is_held(subject: Subject) -> Non
         assert reader.member(0).states == ()
 
 
+def test_a_transaction_reads_the_members_as_it_has_changed_them(subject: Subject) -> None:
+    subject.controller(size=2)
+    with subject.store.transaction(1, exclusive=True) as tx:
+        first, second = tx.members()
+        done = replace(second, state=MemberState.DONE, progress=7)
+        third = replace(first, index=2, progress=3)
+        tx.apply([machine.Update(done), Insert(third)])
+        assert [plain(member) for member in tx.members()] == [plain(first), plain(done), plain(third)]
+        tx.apply([machine.SetConfig({"schema": 1})])
+        changed = tx.members()
+        assert changed[1].state is MemberState.READY, "a changed study asks again whether members are done"
+    with subject.again().reader(1) as reader:
+        assert [plain(member) for member in reader.members()] == [plain(member) for member in changed]
+
+
 def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:
     controller = subject.controller(size=1)
     claimed = controller.claim("w")[0][0]

@@ -205,7 +205,7 @@ class Controller:
         lost = [] if held is None else [attempt for attempt in tx.running(worker) if attempt.job not in held]
         claimed: list[Work] = [machine.restore_claim(tx, attempt) for attempt in lost[:count]]
         late: NoTime | None = None
-        rounds = 0
+        rounds, comparisons = 0, machine.Comparisons()
         evaluates = WorkKind.EVALUATE in kinds and bool(rules.suites)
         while len(claimed) < count:
             if evaluates and tx.study().state in (StudyState.RUNNING, StudyState.DRAINING):
@@ -216,7 +216,8 @@ class Controller:
                 late = work
             if WorkKind.TRAIN not in kinds or not isinstance(rules, TrainRules):
                 return claimed, late or self._nothing_to_evaluate(tx)
-            answer, commands = machine.claim(tx, rules, worker, gone, fills=whole and bool(claimed))
+            fills = whole and bool(claimed)
+            answer, commands = machine.claim(tx, rules, worker, gone, fills=fills, comparisons=comparisons)
             if isinstance(answer, Claimed) and room.left_s is not None:
                 expected_s = machine.expected_s(answer.trial, tx.last_completed(machine.RECENT))
                 if not room.holds(expected_s):

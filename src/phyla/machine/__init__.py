@@ -53,6 +53,7 @@ from phyla.machine.population import (
     youngest,
 )
 from phyla.machine.queue import fail, lose, release
+from phyla.machine.quorum import Comparisons
 from phyla.machine.requests import (
     Accepted,
     Answer,

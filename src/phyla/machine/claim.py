@@ -20,7 +20,7 @@ from phyla.machine.finals.final import due_measurements, end_final, evaluate_fin
 from phyla.machine.jobs import lease, start_job
 from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial
-from phyla.machine.quorum import as_of, peers
+from phyla.machine.quorum import Comparisons, as_of
 from phyla.machine.requests import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
@@ -52,9 +52,17 @@ Step = tuple[ClaimAnswer | None, list[Command]]
 
 
 def claim(
-    view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset(), *, fills: bool = False
+    view: View,
+    rules: TrainRules,
+    worker: str,
+    gone: frozenset[str] = frozenset(),
+    *,
+    fills: bool = False,
+    comparisons: Comparisons | None = None,
 ) -> Step:
     """Give a worker its next trial; if it `fills` a batch, a final may measure more than is due.
+
+    `comparisons` is shared by all claims of a transaction.
 
     Returns:
         The answer and its commands. Without an answer: apply the commands and repeat the request.
@@ -73,6 +81,7 @@ def claim(
     population = [member for member in view.members() if not member.retired]
     ready = [member for member in population if member.state is MemberState.READY]
     slot, skipped, beyond = slot_of(worker), False, math.inf
+    comparisons = comparisons or Comparisons()
     for candidate in sorted(ready, key=lambda member: (member.progress, member.slot != slot, member.index)):
         if candidate.measures_left == 0 and _line(candidate, rules) >= beyond:
             continue
@@ -81,7 +90,7 @@ def claim(
             # Another worker is deciding about it, or has.
             skipped = True
             continue
-        compared = peers(member, population, rules)
+        compared = comparisons.peers(member, population, rules)
         answer, commands = asked.decide(member, compared)
         if answer is not None or commands:
             return answer, commands

@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import final
 
 from phyla.machine.published_states import best_of
 from phyla.machine.rules import TrainRules
 from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
+from phyla.strategies.strategy import Compared
 
 
 def quorum_size(quorum: float, members: int) -> int:
@@ -43,6 +45,27 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
     seen = as_of(come, line, strategy)
     # With a full quorum, only a member that joined late has no state from that line.
     return seen if strategy.quorum < 1 else [peer for peer in seen if line_of(peer.states[0].progress) <= line]
+
+
+@final
+class Comparisons:
+    """Members to compare, found once for all decisions of a transaction about members at the same grid line."""
+
+    def __init__(self) -> None:
+        self._published: Sequence[tuple[object, ...]] = ()
+        self._by_line: dict[int | None, Compared | None] = {}
+
+    def peers(self, member: Member, population: Sequence[Member], rules: TrainRules) -> Compared | None:
+        """Return the `peers` of a member; found again once another member publishes, or ends."""
+        published = [(peer.states, peer.best, peer.state is MemberState.DONE) for peer in population]
+        if published != self._published:
+            self._published, self._by_line = published, {}
+        own = member.published
+        line = None if own is None else rules.strategy.line(own.progress)
+        if line not in self._by_line:
+            found = peers(member, population, rules)
+            self._by_line[line] = None if found is None else Compared(found)
+        return self._by_line[line]
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:

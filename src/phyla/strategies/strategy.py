@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
@@ -236,9 +237,19 @@ class Independent(Strategy, Protocol):
         return self.members
 
 
+@final
+class Compared(tuple[Member, ...]):
+    """Members that several decisions compare, ranked once."""
+
+    @cached_property
+    def ranking(self) -> list[Scored]:
+        """What they published with a fitness, best first."""
+        return _best_first(member.published for member in self)
+
+
 def ranked(population: Population) -> list[Scored]:
     """Return what members published with a fitness, best first; of equal scores the higher index first."""
-    return _best_first(member.published for member in population)
+    return list((population if isinstance(population, Compared) else Compared(population)).ranking)
 
 
 def ranked_best(population: Population) -> list[Scored]:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from facts import check_facts
 from phyla.machine import Claimed, Ended, Failure, TrainRules
 from phyla.machine.published_states import publish_state
-from phyla.machine.quorum import peers, quorum_size
+from phyla.machine.quorum import Comparisons, peers, quorum_size
 from phyla.records import Maximize, Member, MemberState, Scored, StudyState, TrialRecord
 from phyla.space import Float, Space
-from phyla.strategies import PBT, Backtrack, Truncation, ranked_best
+from phyla.strategies import PBT, Backtrack, Truncation, ranked, ranked_best
 from simulation import Simulation
 
 STEPS = 10
@@ -111,6 +111,33 @@ def test_the_least_advanced_may_always_decide_and_nobody_sees_states_ahead(
             assert at > min(lines)
         else:
             assert found == dict.fromkeys(come, STEPS * at)
+
+
+@given(
+    lines=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    quorum=QUORUM,
+    changes=st.lists(st.tuples(st.integers(0, 7), st.sampled_from(("publish", "done", "run", "lose")))),
+)
+def test_decisions_of_one_transaction_compare_what_each_would_alone(
+    lines: list[int], quorum: float, changes: list[tuple[int, str]]
+) -> None:
+    population = [member(index, *(STEPS * line for line in range(1, at + 1))) for index, at in enumerate(lines)]
+    comparisons, settings = Comparisons(), rules(quorum, size=len(lines))
+    for place, change in [(0, "run"), *changes]:
+        chosen = population[place % len(lines)]
+        population[chosen.index] = {
+            "publish": member(chosen.index, *range(STEPS, chosen.progress + 2 * STEPS, STEPS)),
+            "done": replace(chosen, state=MemberState.DONE),
+            "run": replace(chosen, state=MemberState.RUNNING),
+            "lose": replace(chosen, states=chosen.states[1:]),
+        }[change]
+        for one in population:
+            found, alone = comparisons.peers(one, population, settings), peers(one, population, settings)
+            assert [(peer.index, peer.states, peer.best) for peer in found or ()] == [
+                (peer.index, peer.states, peer.best) for peer in alone or ()
+            ]
+            assert (found is None) == (alone is None)
+            assert ranked(found or ()) == ranked(alone or ())
 
 
 def test_where_the_state_of_that_line_is_no_longer_kept_the_oldest_is_seen() -> None:

@@ -147,6 +147,15 @@ class SqlTransaction(Population, Evaluating):
     """
 
     _source: "SqlTransaction | None" = None
+    _members: dict[int, Member] | None = None
+    """The members as this transaction has changed them, where no other one can."""
+
+    def members(self) -> Sequence[Member]:
+        if not self._session.backend.one_writer:
+            return super().members()
+        if self._members is None:
+            self._members = {member.index: member for member in super().members()}
+        return list(self._members.values())
 
     def source(self) -> "SqlTransaction | None":
         if not self._study.watched:
@@ -171,6 +180,7 @@ class SqlTransaction(Population, Evaluating):
                 self._insert(record)
             case machine.Update(record):
                 session.update(ROWS[type(record)], record)
+                self._note(record)
             case machine.InsertJobs(new):
                 self._add_jobs(new)
             case machine.InsertGroup(group, tasks):
@@ -187,6 +197,7 @@ class SqlTransaction(Population, Evaluating):
             case machine.SetConfig(config):
                 self._run(RETRY_GIVEN_UP)
                 self._run(_WAKE_DONE)
+                self._members = None
                 self._change_study(config=config)
             case machine.TakeCheckpoint(name):
                 if self._run(_TAKE, name=name).rowcount != 1:
@@ -234,8 +245,14 @@ class SqlTransaction(Population, Evaluating):
                 session.insert(rows, record)
             case _:
                 session.insert(rows, record)
+        self._note(record)
         if isinstance(record, Member):
             self._change_study(population_size=self._study.population_size + 1)
+
+    def _note(self, record: Any) -> None:
+        """Keep the members that were read as they are now."""
+        if isinstance(record, Member) and self._members is not None:
+            self._members[record.index] = record
 
     def _add_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
         key = self._session.insert_new(GROUPS, group)
