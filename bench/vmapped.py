@@ -1,9 +1,9 @@
-"""Populations on one device: 32 members of the digits network in one process, against one member.
+"""Populations on one device: 32 members of the digits network in one process, against a bare loop and one member.
 
 The network, its data and its training are those of `examples/digits`, with batches of 32 images, in JAX: one
 compiled function trains a whole trial of all members (`ask(k, whole=True)`, one checkpoint for all of them), each
-core a part of them. One member is measured twice: in the same program, and in the example's own loop in NumPy,
-called by phyla.
+core a part of them. The bare loop does the same without phyla: it ranks, copies, perturbs and saves. One member is
+measured twice: in the same program, and in the example's own loop in NumPy, called by phyla.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import phyla
 from digits import CLASSES, HIDDEN, Network, load_data
 from machine import facts
 
-MEMBERS, STEPS_PER_TRIAL, BATCH = 32, 500, 32
+STEPS_PER_TRIAL, BATCH = 500, 32
 SPACE = phyla.Space(lr=phyla.Float(1e-3, 0.3, log=True), momentum=phyla.Float(0.0, 0.95))
 DATA = load_data()
 Tree: TypeAlias = Any
@@ -85,12 +85,47 @@ def make(home: Path, members: int, trials: int, called: Any = None) -> phyla.Stu
     return phyla.Study("vmapped", SPACE, phyla.Minimize("loss"), strategy, called, home=home)
 
 
+def over_cores(members: int) -> NamedSharding:
+    """Return how the members are divided among the cores."""
+    devices = jax.devices() if members % len(jax.devices()) == 0 else jax.devices()[:1]
+    return NamedSharding(Mesh(np.array(devices), ("members",)), PartitionSpec("members"))
+
+
+def bare(folder: Path, members: int, trials: int) -> float:
+    """Return the wall time of a population in a loop without phyla."""
+    folder.mkdir()
+    rng, over, state, losses = np.random.default_rng(0), over_cores(members), None, np.zeros(members)
+    params = {
+        "lr": np.exp(rng.uniform(np.log(1e-3), np.log(0.3), members)),
+        "momentum": rng.uniform(0, 0.95, members),
+    }
+    started = time.perf_counter()
+    for trial in range(trials):
+        index, share = np.arange(members), members // 5
+        if state is None:
+            state = jax.vmap(fresh)(jnp.arange(members))
+        else:
+            order = np.argsort(losses)
+            copied = order[members - share :]
+            index[copied] = rng.choice(order[: max(1, share)], share)
+            for name, values in params.items():
+                values[copied] = values[index[copied]] * rng.choice((0.8, 1.2), share)
+                params[name] = np.clip(values, 0.0, 0.95 if name == "momentum" else 0.3)
+            state = jax.tree.map(lambda leaf: leaf[index], state)  # noqa: B023  # called at once
+        given = {name: jnp.asarray(values) for name, values in params.items()}
+        state, given, seeds = jax.device_put((state, given, jnp.arange(members) + trial * members), over)
+        state, found = train(state, given, seeds, steps=STEPS_PER_TRIAL)
+        losses = np.asarray(found)
+        with (folder / f"{trial}.npz").open("wb") as file:
+            np.savez(file, *jax.tree.leaves(state))
+            os.fsync(file.fileno())
+    return time.perf_counter() - started
+
+
 def vmapped(home: Path, members: int, trials: int) -> tuple[float, float]:
     """Return the wall time of a population in one program, and that of asking and telling in it."""
     study, state, place = make(home, members, trials), None, dict[int | None, int]()
-    devices = jax.devices() if members % len(jax.devices()) == 0 else jax.devices()[:1]
-    over = NamedSharding(Mesh(np.array(devices), ("members",)), PartitionSpec("members"))
-    started, control = time.perf_counter(), 0.0
+    over, started, control = over_cores(members), time.perf_counter(), 0.0
     while not study.finished:
         since = time.perf_counter()
         asked = study.ask(members, whole=True)
@@ -136,6 +171,7 @@ def example(home: Path, trials: int) -> float:
 def main() -> None:
     """Print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--trials", type=int, default=10, help="trials per member")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("bench/results/vmapped.json"))
@@ -143,18 +179,24 @@ def main() -> None:
     rows = []
     for number in range(options.repeats + 1):
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-            whole, control = vmapped(Path(folder) / "all", MEMBERS, options.trials)
+            whole, control = vmapped(Path(folder) / "all", options.members, options.trials)
             row = {
                 "all": whole,
                 "of it ask, tell and save": control,
+                "bare": bare(Path(folder) / "bare", options.members, options.trials),
                 "one": vmapped(Path(folder) / "one", 1, options.trials)[0],
                 "example": example(Path(folder) / "example", options.trials),
             }
         if number:  # The first one compiles.
             rows.append(row)
             print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in row.items()), flush=True)
-    ratios = {name: statistics.median(row["all"] / row[name] for row in rows) for name in ("one", "example")}
-    print(f"\n{f'wall time of {MEMBERS} members in one process, against':<52}{'measured':>10}{'wanted':>8}")
+    ratios = {
+        name: statistics.median(row["all"] / row[name] for row in rows) for name in ("bare", "one", "example")
+    }
+    print(
+        f"\n{f'wall time of {options.members} members in one process, against':<52}{'measured':>10}{'wanted':>8}"
+    )
+    print(f"{'the same in a loop without phyla':<52}{ratios['bare']:>10.2f}{1.2:>8}")
     print(f"{'one member in the same program':<52}{ratios['one']:>10.2f}{4.0:>8}")
     print(f"{'one member in the loop of the example':<52}{ratios['example']:>10.2f}{4.0:>8}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
