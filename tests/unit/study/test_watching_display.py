@@ -113,6 +113,19 @@ def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(re.findall("ready", shown)) == 12
 
 
+@pytest.mark.parametrize("width", [20, 40, 80, 119, 120, 200])
+def test_a_bar_shows_how_far_a_study_is_on_any_terminal(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    half = replace(progress((member(0, 1.0),)), cohorts=(cohort((MemberState.READY, 50), 1),))
+    for study, share in (
+        (replace(half, member_steps=None), 0.0),
+        (half, 0.5),
+        (replace(half, member_steps=50), 1.0),
+    ):
+        Console(width=width, color_system=None).print(draw_study(study, (), (), width))
+        bar = re.findall("[━╸]+", capsys.readouterr().out)
+        assert len("".join(bar)) == pytest.approx(share * min(30, width - len("many ")), abs=1)
+
+
 def test_the_best_fitness_stands_beside_the_member_that_had_it(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = member(0, -0.2425), member(1, -0.1327)
     found = TrialRecord(

@@ -39,6 +39,8 @@ QUIET_S = 30.0
 BEAT_ENDS_S = 5.0
 SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
 """Bars from low to high, and their substitutes in encodings that lack them."""
+BAR, LEAST_BAR = 30, 8
+"""Columns of the progress bar, and where the terminal is narrow."""
 NARROW, WIDE = 70, 120
 """Columns below which a table of members omits hyperparameters, and from which it includes decisions."""
 STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
@@ -222,13 +224,12 @@ def draw_study(
     """Return the progress of a study, more details, and some of its members."""
     total = progress.total_steps
     line = Text(progress_line(progress))
-    head: list[RenderableType] = [Text(progress.study.name, style="bold"), line]
-    if width >= WIDE:
-        bar = Table.grid(padding=(0, 1))
-        length = progress.spent_steps if total else 0
-        bar.add_row(head[0], ProgressBar(total=total or 1, completed=length, width=30), line)
-        head = [bar]
-    parts: list[RenderableType] = [*head, *more]
+    name = Text(progress.study.name, style="bold")
+    room = max(LEAST_BAR, min(BAR, width - name.cell_len - 1))
+    bar = ProgressBar(total=total or 1, completed=progress.spent_steps if total else 0, width=room)
+    head = Table.grid(padding=(0, 1))
+    head.add_row(name, bar, *([line] if width >= WIDE else []))
+    parts: list[RenderableType] = [head, *([] if width >= WIDE else [line]), *more]
     parts += [members_rows(progress, members, width)] if members else []
     note = members_table(progress, members).note
     return Group(*parts, *([Text(note)] if note else []))
