@@ -94,7 +94,8 @@ def main() -> None:
     for _ in range(options.repeats):
         row: dict[str, list[float]] = {}
         for name, form in forms.items():
-            bare = timed(lambda: plain(options.trials, PRODUCTS))
+            with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+                bare = timed(lambda: plain(options.trials, PRODUCTS, Path(folder)))
             with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
                 ours = timed(lambda: form(Path(folder), options.trials))  # noqa: B023  # called at once
             row[name] = [one / other for one, other in zip(ours, bare, strict=True)]
