@@ -1,0 +1,162 @@
+"""Evaluates a task of the harness on a checkpoint, whole or one shard of it."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from phyla.errors import ConfigurationError, EvaluationError
+from phyla.integrations.harness_results import OWN, metric_name
+from phyla.integrations.lm_eval.task_index import own_tasks, task_manager
+from phyla.records import JsonObject
+from phyla.worker import Evaluation, EvaluationCheckpoint
+from phyla.worker.evaluating.samples import GROUP, ID
+
+
+class Loaded(NamedTuple):
+    """A model of the harness, and where its tasks are."""
+
+    model: Any
+    files: Mapping[str, str]
+    include_path: str | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LoadModel:
+    """Loads a checkpoint with a model class of the harness.
+
+    Attributes:
+        files: the file of each task, relative to the harness's own tasks unless it is elsewhere. With it, a worker
+            need not read thousands of files to find a task.
+        include_path: a directory of further tasks.
+    """
+
+    model: str = "hf"
+    model_args: JsonObject = field(default_factory=dict)
+    batch_size: int | str = 1
+    device: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    include_path: str | None = None
+
+    def __call__(self, checkpoint: EvaluationCheckpoint) -> Loaded:
+        """Return the model."""
+        from lm_eval.api.registry import get_model
+
+        arguments = {"pretrained": str(checkpoint.path), **self.model_args}
+        settings = {"batch_size": self.batch_size, "device": self.device or _device(self.model)}
+        model = get_model(self.model).create_from_arg_obj(arguments, settings)
+        return Loaded(model, self.files, self.include_path)
+
+
+def _device(model: str) -> str | None:
+    """Return the device of this machine, where the harness would insist on CUDA."""
+    if not model.startswith("hf"):
+        return None
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def evaluate(evaluation: Evaluation) -> None:
+    """Evaluate a task of the harness, or one shard of it."""
+    from lm_eval import simple_evaluate
+
+    config, shard, loaded = evaluation.config, evaluation.shard, evaluation.loaded
+    name = config["task"]
+    file = loaded.files.get(name)
+    manager = task_manager(loaded.include_path, own=file is None)
+    spec = name if file is None else str(own_tasks() / file)
+    limit, documents = config["limit"], None
+    if shard.count > 1:
+        task = manager.load([spec])["tasks"][name]
+        documents = shard.range(_count(len(task.eval_docs), limit))
+        limit = None
+        if not documents:
+            evaluation.save_samples([])
+            return
+    results = simple_evaluate(
+        loaded.model,
+        tasks=[spec],
+        num_fewshot=config["num_fewshot"],
+        limit=limit,
+        samples=None if documents is None else {name: list(documents)},
+        task_manager=manager,
+        apply_chat_template=config["apply_chat_template"],
+        log_samples=True,
+    )
+    if results is None:
+        raise EvaluationError("the harness gave no results, as it does on all but the first of several ranks")
+    documents_of = results.pop("samples")
+    for task, rows in documents_of.items():
+        prefix = "" if task == name else f"{task}/"
+        _record(evaluation, prefix, results["results"][task], rows)
+    for group, values in results.get("groups", {}).items():
+        _record(evaluation, f"{group}/", values, ())
+    evaluation.save_samples(_samples(documents_of, config))
+    shared = ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "lm_eval_version", "git_hash")
+    kept = {name: results[name] for name in shared if name in results}
+    evaluation.save(harness=json.dumps(kept, default=str, indent=1))
+
+
+def _record(
+    evaluation: Evaluation, prefix: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Record what the harness says of a task, from single documents where the value is their mean."""
+    for key, value in values.items():
+        metric, comma, chosen = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        samples = [row[metric] for row in rows if row["filter"] == chosen and metric in row]
+        name = prefix + metric_name(metric, chosen)
+        if _is_mean(value, samples):
+            evaluation.record({name: np.array(samples, dtype=float)})
+            continue
+        if evaluation.shard.count > 1:
+            raise ConfigurationError(
+                f"{name!r} of {evaluation.task!r} is no mean over documents, so that the task cannot be split: "
+                "suite(..., shards=1)"
+            )
+        stderr = values.get(f"{metric}_stderr,{chosen}")
+        n = len(samples) or int(values.get("sample_len", 1))
+        if not (isinstance(stderr, int | float) and math.isfinite(stderr) and n > 1):
+            stderr = None
+        evaluation.record({name: float(value)}, n=n, stderr=stderr)
+
+
+def _is_mean(value: float, samples: Sequence[Any]) -> bool:
+    if not samples or not all(isinstance(sample, int | float | np.generic) for sample in samples):
+        return False
+    return math.isclose(float(np.mean(np.array(samples, dtype=float))), value, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _samples(
+    documents_of: Mapping[str, Sequence[Mapping[str, Any]]], config: Mapping[str, Any]
+) -> Iterator[JsonObject]:
+    """Yield what was logged of each document: numbers by metric, and the rows of the harness, one per filter."""
+    for task, rows in documents_of.items():
+        prefix = "" if task == config["task"] else f"{task}/"
+        by_document: dict[Any, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            by_document.setdefault(row["doc_id"], []).append(row)
+        for key, logged in by_document.items():
+            metrics: dict[str, Any] = {
+                prefix + metric_name(metric, row["filter"]): row[metric]
+                for row in logged
+                for metric in row["metrics"]
+                if isinstance(row[metric], int | float | np.generic)
+            }
+            cluster = config["cluster"]
+            group = {} if cluster is None else {GROUP: str(logged[0]["doc"][cluster])}
+            yield {ID: f"{prefix}{key}", **group, **metrics, OWN: [dict(row) for row in logged]}
+
+
+def _count(documents: int, limit: float | None) -> int:
+    if limit is None:
+        return documents
+    return min(documents, math.ceil(documents * limit) if limit < 1 else int(limit))

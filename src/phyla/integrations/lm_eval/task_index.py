@@ -1,0 +1,173 @@
+"""The index of the harness's tasks: which there are, what a group stands for, what a task's configuration says."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, final
+
+from phyla.errors import ConfigurationError
+from phyla.integrations.harness_results import NO_FILTER, metric_name
+from phyla.records import JsonObject
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+
+@lru_cache(maxsize=4)
+def task_manager(include_path: str | None, *, own: bool) -> "TaskManager":
+    """Return what knows the tasks of a directory and, with `own`, those of the harness: thousands of files."""
+    try:
+        from lm_eval.tasks import TaskManager
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error}; install lm-evaluation-harness: pip install 'phyla[lm-eval]'"
+        ) from error
+    if include_path is not None and not Path(include_path).is_dir():
+        raise ConfigurationError(f"include_path={include_path!r}: there is no such directory")
+    return TaskManager(include_path=include_path, include_defaults=own)
+
+
+def manager_of(tasks: Sequence[str], include_path: str | None) -> "TaskManager":
+    """Return what knows these tasks; the harness's own tasks are read if the directory lacks one."""
+    if include_path is not None:
+        manager = task_manager(include_path, own=False)
+        if all(task in manager.task_index for task in tasks):
+            return manager
+    return task_manager(include_path, own=True)
+
+
+def own_tasks() -> Path:
+    """Return the directory of the tasks that come with the harness."""
+    import lm_eval.tasks
+
+    return Path(lm_eval.tasks.__file__).parent
+
+
+def files_of(manager: "TaskManager", names: Sequence[str]) -> dict[str, str]:
+    """Return the files of tasks; groups need the whole index."""
+    own, files = own_tasks(), dict[str, str]()
+    for name in names:
+        entry = manager.task_index[name]
+        if entry.kind.name != "GROUP" and entry.yaml_path is not None:
+            path = entry.yaml_path.absolute()
+            files[name] = str(path.relative_to(own) if path.is_relative_to(own) else path)
+    return files
+
+
+def match_tasks(manager: "TaskManager", tasks: Sequence[str]) -> list[str]:
+    """Return the tasks, groups and tags that these names and patterns match; suggest others where none does."""
+    names = [tasks] if isinstance(tasks, str) else list(tasks)
+    if not names:
+        raise ConfigurationError('lm-eval: name at least one task, as in suite(["arc_easy"])')
+    matches = {name: manager.match_tasks([name]) for name in names}
+    for name, found in matches.items():
+        if not found:
+            alike = ", ".join(map(repr, get_close_matches(name, manager.all_tasks)))
+            did_you_mean = f"; did you mean {alike}?" if alike else "."
+            raise ConfigurationError(
+                f"lm-eval has no task {name!r}{did_you_mean} All tasks: lm-eval ls tasks; your own: include_path="
+            )
+    return list(dict.fromkeys(match for found in matches.values() for match in found))
+
+
+def leaves_of(manager: "TaskManager", name: str, groups: dict[str, JsonObject]) -> list[str]:
+    """Return the tasks that a name stands for, and add the groups among them.
+
+    A group that changes the settings of its tasks stands for itself.
+    """
+    entry = manager.task_index[name]
+    config: Mapping[str, Any] = entry.cfg or {}
+    if entry.kind.name == "TAG":
+        return sorted(entry.tags)
+    if entry.kind.name != "GROUP":
+        return [name]
+    members = config.get("task", ())
+    if not all(isinstance(member, str) and member in manager.task_index for member in members):
+        return [name]
+    leaves = [leaf for member in members for leaf in leaves_of(manager, member, groups)]
+    listed = config.get("aggregate_metric_list") or ()
+    metrics = [_group_metric(metric) for metric in ([listed] if isinstance(listed, Mapping) else listed)]
+    groups[name] = {"tasks": leaves, "metrics": metrics}
+    return leaves
+
+
+def _group_metric(metric: Mapping[str, Any]) -> JsonObject:
+    filters = metric.get("filter_list")
+    return {
+        "metric": metric["metric"],
+        "weight_by_size": bool(metric.get("weight_by_size", True)),
+        "filters": [filters] if isinstance(filters, str) else filters,
+    }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDescription:
+    """What the configuration of a task says, without its documents.
+
+    Attributes:
+        version: of the task.
+        digest: of its file, so that results of an edited task, or of another one of that name, are not reused.
+        splits: whether each document can be evaluated without the others.
+        directions: by metric, whether higher is better.
+    """
+
+    version: str = "1"
+    digest: str = ""
+    splits: bool = False
+    directions: Mapping[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manager: "TaskManager", task: str, num_fewshot: int | None) -> Self:
+        """Read the configuration of a task; that of a class in Python, or of a group, tells little."""
+        from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY
+
+        entry = manager.task_index[task]
+        config: Mapping[str, Any] = entry.cfg or {}
+        version = str((config.get("metadata") or {}).get("version", "1"))
+        digest = sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        if entry.kind.name != "TASK":
+            return cls(version=version, digest=digest)
+        names = DEFAULT_METRIC_REGISTRY.get(config.get("output_type", "generate_until"), ())
+        metrics = config.get("metric_list") or [{"metric": name} for name in names]
+        filters = [listed["name"] for listed in config.get("filter_list") or ()] or [NO_FILTER]
+        return cls(
+            version=version,
+            digest=digest,
+            splits=_draws_no_examples(config, num_fewshot) and all(map(_averages, metrics)),
+            directions={
+                metric_name(str(metric["metric"]), chosen): higher
+                for metric in metrics
+                if (higher := _is_higher_better(metric)) is not None
+                for chosen in filters
+            },
+        )
+
+
+def _draws_no_examples(config: Mapping[str, Any], num_fewshot: int | None) -> bool:
+    """Return whether the prompt of a document does not depend on which documents came before it."""
+    own = config.get("num_fewshot")
+    if own == 0 or (own is None and not num_fewshot) or num_fewshot == 0:
+        return True
+    sampler: object = (config.get("fewshot_config") or {}).get("sampler")
+    return sampler == "first_n"
+
+
+def _averages(metric: Mapping[str, Any]) -> bool:
+    from lm_eval.api.registry import get_metric_aggregation
+
+    aggregation: object = metric.get("aggregation") or get_metric_aggregation(metric["metric"])
+    return str(getattr(aggregation, "__name__", aggregation)) == "mean"
+
+
+def _is_higher_better(metric: Mapping[str, Any]) -> bool | None:
+    from lm_eval.api.registry import is_higher_better
+
+    higher = metric.get("higher_is_better")
+    if higher is None:
+        higher = is_higher_better(metric["metric"])
+    return None if higher is None else bool(higher)
