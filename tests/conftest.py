@@ -181,6 +181,13 @@ def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
 
 @pytest.fixture(scope="session")
+def slurm_of_two() -> Iterator[Cluster]:
+    """A Slurm cluster of two nodes; its tests are in the xdist group `gangs`."""
+    with cluster(nodes=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """URL of an S3 server that lives as long as this test process."""
     from moto.server import ThreadedMotoServer

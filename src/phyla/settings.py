@@ -241,6 +241,21 @@ def mlflow_uri() -> str | None:
     return os.environ.get("MLFLOW_TRACKING_URI") or None
 
 
+OF_STEP = re.compile("SLURM_(?!CONF|JOB_(ID|NAME)|JOBID|CLUSTER|JWT|MPI_TYPE|SUBMIT|ARRAY|DEBUG)")
+"""Names of Slurm's variables that describe a step or its place in a job, and that a step in it would inherit."""
+
+
+def slurm_nodes() -> int | None:
+    """Return how many nodes the job of Slurm has in which this process runs; None outside of a job."""
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(nodes) if os.environ.get("SLURM_JOB_ID") and nodes.isdecimal() else None
+
+
+def slurm_step() -> list[str]:
+    """Return the names of variables of Slurm that a further step of the job should not inherit."""
+    return [name for name in os.environ if OF_STEP.match(name)]
+
+
 NO_GPU = ("nodevfiles", "none", "void")
 
 

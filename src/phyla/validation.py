@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from phyla.errors import ConfigurationError, UsageError, WrongArgument
@@ -130,13 +131,13 @@ def setting_error(plugin: object, names: str, why: str) -> ConfigurationError:
     return ConfigurationError(f"{type(plugin).__name__}({settings}): {why}")
 
 
-def suggest_arguments(*kinds: type[Any]) -> None:
-    """Make constructors suggest the intended name for an unknown keyword argument.
+def suggest_arguments(*kinds: type[Any], hints: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Make constructors suggest the intended name for an unknown keyword argument, or give the hint for it.
 
     They raise `WrongArgument` then, and where a value is of a type that they cannot take.
     """
     for kind in kinds:
-        setattr(kind, "__init__", _suggesting(kind))  # noqa: B010  # mypy refuses the assignment
+        setattr(kind, "__init__", _suggesting(kind, hints))  # noqa: B010  # mypy refuses the assignment
 
 
 def brief(value: object) -> str:
@@ -147,14 +148,15 @@ def brief(value: object) -> str:
         return "..."
 
 
-def _suggesting(kind: type[Any]) -> Any:
+def _suggesting(kind: type[Any], hints: Mapping[str, str]) -> Any:
     original = kind.__init__
     names = [name for name in list(inspect.signature(original).parameters)[1:] if name != "_"]
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **settings: Any) -> None:
         for name in settings.keys() - set(names):
-            raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {suggestion(name, names)}")
+            hint = hints.get(name) or suggestion(name, names)
+            raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {hint}")
         try:
             original(self, *args, **settings)
         except (TypeError, ValueError, OverflowError) as error:

@@ -142,7 +142,7 @@ LauncherOptions: TypeAlias = Annotated[
     list[str] | None,
     Option(
         metavar="NAME=VALUE",
-        help="For the launcher: cpus=4, memory=16G, or its own options, as partition=gpu; repeatable.",
+        help="For the launcher: nodes=2, cpus=4, memory=16G, or its own options, as partition=gpu; repeatable.",
     ),
 ]
 StopSignal: TypeAlias = Annotated[

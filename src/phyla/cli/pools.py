@@ -164,9 +164,11 @@ def pool_of(
     name: str,
     study: str | None = None,
     where: Mapping[str, Any] | None = None,
+    resources: Mapping[str, int] | None = None,
 ) -> "Pool":
     """Return the pool that options describe: workers for one study, or for all studies of the files in turn.
 
+    Each has the machines and GPUs that `resources` of a study request.
     Its workers use the places of the study, or with `where` those of these options of `phyla`.
     """
     from phyla.launchers import Pool, launcher_named
@@ -190,8 +192,10 @@ def pool_of(
         )
     at = type(places).of(where["home"], storage, where["checkpoints"])
     further = dict(_option(text) for text in params["launcher_option"] or ())
-    cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
-    gpus = 0.0 if params["gpus_per_worker"] == "auto" else float(params["gpus_per_worker"])
+    nodes, cpus, memory = (_amount(name, further.pop(name, None)) for name in ("nodes", "cpus", "memory"))
+    requested = resources or {}
+    gpus = params["gpus_per_worker"]
+    gpus = float(requested.get("gpus", 0)) if gpus == "auto" else float(gpus)
     return Pool(
         name=name,
         launcher=params["launcher"],
@@ -207,6 +211,7 @@ def pool_of(
         ),
         workers=params["workers"],
         files=paths,
+        nodes=round(nodes or requested.get("nodes", 1)),
         gpus=gpus,
         cpus=cpus,
         memory_mb=None if memory is None else round(memory),

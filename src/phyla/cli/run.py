@@ -127,7 +127,14 @@ def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
         if replicates:
             print(f"replicate {index} of {replicates}: {part.name}", flush=True)
         if ctx.params["launcher"] is not None:
-            how["pool"] = pool_of(ctx.params, [file], part.places, name=part.name, study=part.name)
+            how["pool"] = pool_of(
+                ctx.params,
+                [file],
+                part.places,
+                name=part.name,
+                study=part.name,
+                resources=getattr(part.train, "resources", None),
+            )
         elif time_limit is not None:
             how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
         try:

@@ -27,7 +27,8 @@ class Pool:
         command: what one worker runs, without `--workers`; see `worker`.
         workers: how many workers to run.
         files: the study files they work for.
-        gpus: GPUs per worker; 0 requests none.
+        nodes: machines for each worker, which runs on the first of them; its trials run on all.
+        gpus: GPUs per worker, on each of its machines; 0 requests none.
         cpus: processor cores for each worker; None leaves them to the launcher.
         memory_mb: memory for each worker in MiB; None leaves it to the launcher.
         time_limit_s: time limit of each worker in seconds; None for no limit.
@@ -43,6 +44,7 @@ class Pool:
     command: Sequence[str]
     workers: int
     files: Sequence[str] = ()
+    nodes: int = 1
     gpus: float = 0
     cpus: float | None = None
     memory_mb: int | None = None
@@ -146,6 +148,15 @@ def refuse_store(pool: Pool) -> None:
             f"launcher {pool.launcher!r} starts workers on other machines, which cannot open the store "
             f"{pool.only_here}: each would open a file of its own. Give --server URL, of phyla serve, or "
             "--storage postgresql://..."
+        )
+
+
+def refuse_nodes(pool: Pool) -> None:
+    """Reject a pool whose trials run on several machines."""
+    if pool.nodes > 1:
+        raise ConfigurationError(
+            f"launcher {pool.launcher!r} gives each worker one machine, and a trial needs {pool.nodes}; use "
+            "--launcher slurm, or see docs/how-to/gangs.md"
         )
 
 

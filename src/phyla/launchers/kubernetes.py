@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.launchers.contract import Pool, refuse_options, refuse_store, run_program
+from phyla.launchers.contract import Pool, refuse_nodes, refuse_options, refuse_store, run_program
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -37,6 +37,7 @@ def manifest(pool: Pool) -> dict[str, Any]:
     Raises:
         ConfigurationError: an option is missing or invalid.
     """
+    refuse_nodes(pool)
     refuse_options(pool, OPTIONS)
     refuse_store(pool)
     name, job, where = _name(pool), _kind(pool) == "job", pool.options.get("namespace")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
+from phyla.launchers.contract import Launcher, Pool, refuse_nodes, refuse_options, refuse_store
 from phyla.settings import child_environment
 from phyla.supervision.gpus import VISIBLE
 
@@ -93,6 +93,7 @@ class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:
+        refuse_nodes(pool)
         refuse_options(pool, ("address",))
         if pool.gpus > 1 and not float(pool.gpus).is_integer():
             raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")

@@ -34,6 +34,8 @@ OURS = (
 class Slurm:
     """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
 
+    A worker whose trials run on several machines is on the first node of its job.
+
     Jobs are known by a name that only this pool has, which is in its folder, so no job is lost if this process is
     killed while it submits.
     """
@@ -91,7 +93,7 @@ def _script(pool: Pool) -> str:
             raise ConfigurationError(
                 f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, as partition=gpu, except "
                 f"those that phyla sets: {', '.join(OURS)}. For these there are --workers, --gpus-per-worker, "
-                "--time-limit, and the options cpus=4 and memory=16G"
+                "--time-limit, and the options nodes=2, cpus=4 and memory=16G"
             )
         if not re.fullmatch(r"[\w.,:=@/+*&|()\[\]-]+", value):
             raise ConfigurationError(
@@ -119,6 +121,7 @@ def _script(pool: Pool) -> str:
     return template.render(
         options=options,
         signal=SIGNAL,
+        nodes=pool.nodes,
         ahead_s=AHEAD_S,
         stopped=_stop_file(pool),
         environment=pool.environment,

@@ -524,4 +524,11 @@ class _Opened:
         return self.works >= wanted.works and self.portable >= wanted.portable
 
 
-suggest_arguments(Study)
+suggest_arguments(
+    Study,
+    hints={
+        "resources": "a command takes it: train=phyla.Command([...], resources={'nodes': 4, 'gpus': 8}). A "
+        "training function attaches instead: start its ranks with srun, call phyla.attach() in rank 0, and "
+        "phyla.integrations.ranks.shared_trials() in all; see docs/how-to/attach.md"
+    },
+)

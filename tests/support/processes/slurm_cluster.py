@@ -1,4 +1,4 @@
-"""A real Slurm cluster of one node on this machine: munge, slurmctld and slurmd, in a folder of its own."""
+"""A real Slurm cluster on this machine: munge, slurmctld, and a slurmd for each node, in a folder of its own."""
 
 import contextlib
 import getpass
@@ -6,8 +6,9 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from waiting import until
@@ -18,17 +19,16 @@ SlurmctldHost={host}(127.0.0.1)
 MailProg=/bin/true
 SlurmUser={user}
 SlurmdUser={user}
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -45,12 +45,14 @@ KillWait=8
 MinJobAge=2
 InactiveLimit=0
 ReturnToService=2
-NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-PartitionName=requeue Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 MaxTime=60 State=UP
-PartitionName=cancel Nodes=node PriorityTier=1 PreemptMode=CANCEL GraceTime=20 MaxTime=60 State=UP
-PartitionName=abrupt Nodes=node PriorityTier=1 PreemptMode=CANCEL MaxTime=60 State=UP
-PartitionName=urgent Nodes=node PriorityTier=9 PreemptMode=OFF MaxTime=60 State=UP
 """
+PARTITIONS = """
+PartitionName=requeue Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 MaxTime=60 State=UP
+PartitionName=cancel Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=20 MaxTime=60 State=UP
+PartitionName=abrupt Nodes=ALL PriorityTier=1 PreemptMode=CANCEL MaxTime=60 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF MaxTime=60 State=UP
+"""
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN\n"
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,17 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def is_idle(self, node: str) -> bool:
+        """Return whether a node can take jobs."""
+        return "idle" in self.run("sinfo", "-h", "-n", node, "-o", "%T").stdout
+
     def empty(self) -> None:
         """Cancel everything, and wait until the node is free; have it take jobs again."""
         self.run("scancel", "--me", "--quiet")  # A job may end meanwhile, which it calls an error.
         until(lambda: not self.call("squeue", "-h"), "no job is left")
-        if "drain" in self.call("sinfo", "-h", "-o", "%T"):
+        for node in {*self.call("sinfo", "-h", "-N", "--states=drain", "-o", "%N").split()}:
             # Slurm sometimes does not see the end of a job that it killed, and then gives its node no other one.
-            self.call("scontrol", "update", "NodeName=node", "State=RESUME")
+            self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -89,20 +95,20 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Run a cluster, and end it with all its jobs."""
+def cluster(nodes: int = 1) -> Iterator[Cluster]:
+    """Run a cluster, and end it with all its jobs; its nodes are `node1`, `node2`, ..."""
     # The path of a socket may be 107 bytes long.
     with tempfile.TemporaryDirectory(prefix="slurm") as made, contextlib.ExitStack() as stack:
         folder = Path(made)
         folder.chmod(0o755)
         (folder / "state").mkdir()
-        (folder / "spool").mkdir()
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        told = CONFIGURATION.format(
-            folder=folder, ports=_free_ports(2), host=socket.gethostname(), user=getpass.getuser()
-        )
+        host, (port, *ports) = socket.gethostname(), _free_ports(1 + nodes)
+        names = {f"node{number}": port for number, port in enumerate(ports, start=1)}
+        told = CONFIGURATION.format(folder=folder, port=port, host=host, user=getpass.getuser())
+        told += "".join(NODE.format(name=name, host=host, port=port) for name, port in names.items()) + PARTITIONS
         (folder / "slurm.conf").write_text(told)
         environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         daemons = {
@@ -112,13 +118,13 @@ def cluster() -> Iterator[Cluster]:
                 *(f"--seed-file={folder}/munged.seed", "--num-threads=2"),
             ],
             "slurmctld": ["slurmctld", "-D", "-i"],
-            "slurmd": ["slurmd", "-D", "-N", "node"],
+            **{name: ["slurmd", "-D", "-N", name] for name in names},
         }
         found = Cluster(folder, environment)
-        ready = {
+        ready: dict[str, Callable[[], bool]] = {
             "munged": (folder / "munge.socket").exists,
             "slurmctld": lambda: not found.run("scontrol", "ping").returncode,
-            "slurmd": lambda: "idle" in found.run("sinfo", "-h", "-o", "%T").stdout.split(),
+            **{name: partial(found.is_idle, name) for name in names},
         }
         path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
         for name, words in daemons.items():

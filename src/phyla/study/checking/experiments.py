@@ -23,6 +23,7 @@ from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.declaration import Retention, Retries
 from phyla.study.results.results import Results
 from phyla.study.study import Study
+from phyla.worker.commands.command import Command
 from phyla.worker.commands.outputs import OUTPUT_IN, last_lines
 from phyla.worker.pinned import NOTHING, Pinned
 
@@ -216,6 +217,7 @@ class Experiments:
         self.count += 1
         study, home, failed = self.study, self.root / str(self.count), None
         assert study.train is not None
+        train = study.train.on_one_node() if isinstance(study.train, Command) else study.train
         study = Study(
             study.name,
             study.rules.space,
@@ -226,7 +228,7 @@ class Experiments:
                 measures=[experiment.measures for experiment in wanted],
                 measuring_s=max(self.measuring_s, LEAST_MEASURING_S),
             ),
-            Pinned(study.train, [experiment.pinned for experiment in wanted]),
+            Pinned(train, [experiment.pinned for experiment in wanted]),
             setup=study.declared.setup,
             seed=study.seed,
             home=home,

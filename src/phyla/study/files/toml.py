@@ -54,7 +54,7 @@ HARNESS = "lm_eval"
 """The key with the tasks of a suite of lm-evaluation-harness."""
 STUDY_KEYS = ("command", "space")
 """What a study file has, and no suite file."""
-OUTPUTS = ("metrics", "tensorboard")
+OUTPUTS = ("metrics", "tensorboard", "resources")
 """Settings of `Command` that are tables of their own."""
 OF_RUNS = ("command", "eval", "home", "storage", "checkpoints", "start_from", *OUTPUTS)
 """What only means something where the study runs."""
@@ -163,7 +163,9 @@ ARGUMENTS = Kind("a list of texts, perhaps with lists in it", LIST.fits, {"$ref"
 def _keys() -> Mapping[str, Kind]:
     """Return the keys of a study file, but for the strategies."""
     folder = replace(PATH, read=lambda value, where: value if value.startswith("{") else PATH.read(value, where))
-    settings = kinds_of(Command, arguments=ARGUMENTS, cwd=folder)
+    about = {"nodes": "Machines that each trial runs on.", "gpus": "GPUs on each of them."}
+    machines = make_table(dict.fromkeys(about, INT), (), dict, about)
+    settings = kinds_of(Command, arguments=ARGUMENTS, cwd=folder, resources=machines)
     outputs = {key: settings.pop(key) for key in OUTPUTS}
     in_full = make_table(settings, ["arguments"], dict, describe_fields(Command))
     start = any_of(PATH, table(StartFrom, path=PATH))

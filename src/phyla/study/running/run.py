@@ -163,6 +163,8 @@ class Crew:
             )
         if isinstance(study.train, Command) and "train" in self.kinds:
             study.train.check_program()
+            if self.placed is None or self.placed.launcher == "local":
+                study.train.check_engine()
         self.check(study.places)
         suites = study.rules.suites
         if "train" not in check_kinds(self.kinds) and not suites:

@@ -11,10 +11,12 @@ from typing import final
 
 from phyla import plugins, settings
 from phyla.errors import ConfigurationError
+from phyla.records import UNLESS_NONE
 from phyla.space import Space
 from phyla.validation import check, suggest_arguments
 from phyla.worker.commands import placeholders
 from phyla.worker.commands.placeholders import Argument
+from phyla.worker.gangs import engine
 from phyla.worker.training.trial import Trial
 
 SCRIPT_BYTES = 10_000_000
@@ -45,6 +47,9 @@ class Command:
             study file in TOML it is relative to the file.
         timeout_s: seconds one attempt may take; None for no limit.
         grace_s: seconds between SIGTERM, when it has to stop, and the end of everything that it started.
+        resources: `{"nodes": 4, "gpus": 8}` runs it once on each of 4 machines, with 8 GPUs each, where Slurm can
+            start it there; see `docs/how-to/gangs.md`. It has more placeholders then: `{nodes}`,
+            `{gpus_per_node}`, `{node_rank}`, `{master_addr}` and `{master_port}`.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -58,6 +63,7 @@ class Command:
     cwd: str | Path | None = None
     timeout_s: float | None = None
     grace_s: float = 30.0
+    resources: Mapping[str, int] | None = field(default=None, metadata=UNLESS_NONE)
 
     def __post_init__(self) -> None:
         arguments = self.arguments
@@ -100,9 +106,13 @@ class Command:
         for name, value in stored.items():
             object.__setattr__(self, name, value)
         for text in self._texts:
-            if placeholders.Field(placeholders.HYDRA) in placeholders.fields_of(text):
-                raise ConfigurationError(f"Command(...): {text!r}: {{hydra}} can only be one of the arguments")
+            names = {field.name for field in placeholders.fields_of(text)}
+            for name in names & {placeholders.HYDRA, *(engine.PER_RANK if self.resources else ())}:
+                raise ConfigurationError(f"Command(...): {text!r}: {{{name}}} can only be in the arguments")
         check(self, timeout_s="(0, inf)", grace_s="[0, inf)")
+        if self.resources is not None:
+            where = f"resources={self.resources!r}"
+            object.__setattr__(self, "resources", engine.check_resources(self.resources, where))
 
     @property
     def _texts(self) -> tuple[str, ...]:
@@ -125,7 +135,17 @@ class Command:
 
     def check_space(self, space: Space) -> None:
         """Reject placeholders that a search space does not fill in; see `placeholders.check`."""
-        placeholders.check(self.arguments, self._texts, space)
+        more = placeholders.MACHINES if self.resources else ()
+        placeholders.check(self.arguments, self._texts, space, more)
+
+    @property
+    def nodes(self) -> int:
+        """How many machines it runs on."""
+        return (self.resources or {}).get("nodes", 1)
+
+    def on_one_node(self) -> "Command":
+        """Return the same command on this machine alone."""
+        return self if self.resources is None else replace(self, resources={**self.resources, "nodes": 1})
 
     def check_program(self) -> None:
         """Check, before a trial is claimed, that the program can run.
@@ -151,6 +171,15 @@ class Command:
         elif file.is_file():
             why += f"; write './{program}' for the file in {folder}"
         raise ConfigurationError(f"the command {self}: {why}")
+
+    def check_engine(self) -> None:
+        """Check that an engine is here that runs it on several machines, if it needs them.
+
+        Raises:
+            ConfigurationError: there is none, or it has too few machines.
+        """
+        if self.nodes > 1:
+            engine.engine_for(self.resources or {})
 
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""

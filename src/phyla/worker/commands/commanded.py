@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import shlex
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -27,6 +28,7 @@ from phyla.worker.commands import placeholders
 from phyla.worker.commands.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
 from phyla.worker.commands.readings import EventFileReading, Reading, Readings
 from phyla.worker.containment import processes
+from phyla.worker.gangs import engine
 from phyla.worker.training.trial import Trial, session_of
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
+LOG = logging.getLogger("phyla")
 POLL_S = 0.1
 """Interval of reading metrics and checking for requests to stop; the end of a command is noticed at once."""
 
@@ -49,6 +52,7 @@ class Run:
     reached: int = -1
     asked: bool = False
     late: bool = False
+    waiting: bool = False
     bad: MetricsUnreadable | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +60,7 @@ class Run:
         self.session = session = session_of(trial)
         self.folder = trial.working_dir
         self.output, self.errors = (self.folder / f"{name}-{trial.token}.txt" for name in ("stdout", "stderr"))
+        self.waits = self.folder / f"waits-{trial.token}.txt"
         self.metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
         self.params: dict[str, Any] = dict(session.record.params)
         nested = json.dumps(Params.of_flat(self.params).nested())
@@ -78,10 +83,20 @@ class Run:
             "steps": trial.end_step - start,
             "gpus": ",".join(settings.visible_gpus() or ()) or None,
         }
+        if command.nodes > 1:
+            facts["gpus"] = None  # those of the worker are of no use to a command on other machines
         known = {name: None if value is None else str(value) for name, value in facts.items()}
         hyperparameters = {name: placeholders.text_of(value) for name, value in self.params.items()}
-        self.values: dict[str, str | None] = {**dict.fromkeys(command.names), **hyperparameters, **known}
+        machines = {} if command.resources is None else engine.values_here(command.resources)
+        self.values: dict[str, str | None] = {
+            **dict.fromkeys(command.names),
+            **hyperparameters,
+            **known,
+            **machines,
+        }
         self.environment = {f"PHYLA_{name.upper()}": value for name, value in known.items()}
+        if machines and command.nodes == 1:
+            self.environment |= {name.upper(): machines[name] for name in ("master_addr", "master_port")}
         self.environment["PHYLA_PARAMS"] = nested
 
     def _note_use(self) -> None:
@@ -122,8 +137,13 @@ class Run:
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:
                 environment = {**self.environment, **own}
+                words = arguments
+                if command.nodes > 1:
+                    gang = engine.engine_for(command.resources or {})
+                    words = gang.wrap(arguments, command.nodes, self.waits)
+                    environment |= dict.fromkeys(gang.removed)
                 with processes.Process(
-                    arguments, output=output, errors=errors, environment=environment, cwd=cwd
+                    words, output=output, errors=errors, environment=environment, cwd=cwd
                 ) as process:
                     status = self._follow(process)
             except processes.CannotStart as error:
@@ -142,6 +162,8 @@ class Run:
         ends_at: float | None = None
         while (status := process.wait(POLL_S)) is None:
             self._read()
+            if command.nodes > 1:
+                self._tell_wait()
             now = clock()
             self.late = self.late or (command.timeout_s is not None and now >= command.timeout_s)
             if ends_at is None and (self.late or self.bad is not None or self.trial.should_stop):
@@ -152,6 +174,14 @@ class Run:
         # A command that died may have left half a line.
         self._read(last=status == 0)
         return status
+
+    def _tell_wait(self) -> None:
+        """Log when a trial on several machines begins to wait for them, and when it has them."""
+        waits = self.waits.is_file()
+        if waits != self.waiting:
+            self.waiting = waits
+            why = self.waits.read_text().strip() if waits else "all its ranks have started"
+            LOG.warning("trial %s: %s", self.trial.id, why)
 
     def _read(self, *, last: bool = False) -> None:
         """Take new readings; an unreadable line does not block the lines after it."""

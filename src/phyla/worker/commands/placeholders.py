@@ -22,6 +22,8 @@ FIXED = (
 )
 """Placeholders besides those of the hyperparameters; `{hydra}` fills in several arguments at once."""
 HYDRA = "hydra"
+MACHINES = ("nodes", "gpus_per_node", "node_rank", "master_addr", "master_port")
+"""Placeholders of a command with `resources`; the last three differ from machine to machine."""
 
 
 class Field(NamedTuple):
@@ -81,9 +83,9 @@ def normalize(argument: object) -> Argument:
     raise ConfigurationError(f"Command(...): {argument!r} is not a text; write {str(argument)!r}")
 
 
-def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> None:
+def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space, more: Sequence[str] = ()) -> None:
     """Reject placeholders that a search space does not fill in."""
-    parameters, reserved = space.parameters, (*FIXED, HYDRA)
+    parameters, reserved = space.parameters, (*FIXED, HYDRA, *more)
     for name in parameters:
         if name in reserved:
             raise ConfigurationError(
@@ -94,6 +96,8 @@ def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> 
     for field in fields_of((*arguments, *texts)):
         if field.name not in known:
             hint = "" if nearest(field.name, known) else ". Write other braces twice"
+            if field.name in MACHINES:
+                hint = ". It belongs to trials on several machines; give resources, as {'nodes': 4, 'gpus': 8}"
             raise ConfigurationError(
                 f"Command(...): there is no placeholder {field}; {suggestion(field.name, known)}{hint}"
             )

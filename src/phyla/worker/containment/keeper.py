@@ -26,7 +26,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 VARIABLE = "PHYLA_WORKER"
 GIVE_UP_S = 10.0
@@ -34,7 +34,7 @@ GIVE_UP_S = 10.0
 ROUNDS = 100
 WAIT_MS = 1000
 _ROUND_S = 0.02
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Batch systems send these to every process of a job."""
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
@@ -120,22 +120,38 @@ def watch(mark: str) -> None:
     os._exit(0)
 
 
-def keep(mark: str, output: int, arguments: list[str]) -> None:
-    """Run the command, and report how it ended."""
+def become_subreaper() -> None:
+    """Ignore the signals of batch systems; on Linux adopt what loses its parent."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def outlive(keeper: int) -> int:
+    """Wait for a keeper that this process forked, and end what it left; return the signal that killed it, or 0."""
+    _, status = os.waitpid(keeper, 0)
+    _end_children({})
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def keep(mark: str, output: int, arguments: list[str], more: "Mapping[str, str] | None" = None) -> None:
+    """Run the command, with `more` variables in its environment, and report how it ended."""
+    become_subreaper()
     woken, wakes = os.pipe()
     for end in (woken, wakes):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    parent = os.getppid()
+    if sys.platform == "linux":
+        # It wakes up when its parent ends, who may not be the only one at the other end of its input.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)
     try:
         child = os.posix_spawnp(
             arguments[0],
             arguments,
-            {**os.environ, VARIABLE: mark},  # noqa: TID251  # it has no phyla.settings
+            {**os.environ, **(more or {}), VARIABLE: mark},  # noqa: TID251  # it has no phyla.settings
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
@@ -149,10 +165,10 @@ def keep(mark: str, output: int, arguments: list[str]) -> None:
         return
     os.close(output)
     statuses: dict[int, int] = {}
-    while child not in statuses:
+    while child not in statuses and os.getppid() == parent:
         ready, _, _ = select.select([0, woken], [], [])
         if 0 in ready:
-            if not os.read(0, 1):
+            if not _read_order():
                 break
             _send(os.kill, child, signal.SIGTERM)
         if woken in ready:
@@ -160,15 +176,21 @@ def keep(mark: str, output: int, arguments: list[str]) -> None:
             _reap(statuses)
     if child not in statuses or sys.platform != "linux":
         _send(os.killpg, child, signal.SIGKILL)
+    remaining = _end_children(statuses, woken)
+    code = os.waitstatus_to_exitcode(statuses.get(child, signal.SIGKILL))
+    _report(f"{code} {int(remaining)}")
+
+
+def _end_children(statuses: dict[int, int], *woken: int) -> bool:
+    """Kill what this process has started or adopted, and record how it ended; return whether anything remains."""
     ends_at = time.monotonic() + GIVE_UP_S
     while (remaining := _reap(statuses)) and time.monotonic() < ends_at:
         for pid in children():
             # Its number stays reserved until it is waited for. Its children become ours in the next round.
             _send(os.kill, pid, signal.SIGKILL)
-        if select.select([woken], [], [], _ROUND_S)[0]:
-            os.read(woken, 1000)
-    code = os.waitstatus_to_exitcode(statuses.get(child, signal.SIGKILL))
-    _report(f"{code} {int(remaining)}")
+        for pipe in select.select(woken, [], [], _ROUND_S)[0]:
+            os.read(pipe, 1000)
+    return remaining
 
 
 def _send(kill: "Callable[[int, int], None]", process: int, number: int) -> None:
@@ -176,8 +198,15 @@ def _send(kill: "Callable[[int, int], None]", process: int, number: int) -> None
         kill(process, number)
 
 
+def _read_order() -> bytes:
+    """Return one byte of standard input; none at its end, or where a connection to another machine broke."""
+    with contextlib.suppress(OSError):
+        return os.read(0, 1)
+    return b""
+
+
 def _report(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         os.write(1, line.encode() + b"\n")
 
 
