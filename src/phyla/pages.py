@@ -16,6 +16,7 @@ class Span(NamedTuple):
     text: str
     link: str = ""
     look: str = ""  # winner, changed, odd, state or code
+    svg: str = ""  # replaces the text where SVG can be shown
 
 
 Text: TypeAlias = str | Span
@@ -102,6 +103,26 @@ class Passage(NamedTuple):
 
 
 @final
+class Plot(NamedTuple):
+    """A part of a picture: a line of text and an SVG, which has nothing from users that is not escaped."""
+
+    label: str
+    svg: str
+
+
+@final
+class Picture(NamedTuple):
+    """A figure that opens a page, and needs no script; without plots the lead has the reason."""
+
+    name: str
+    title: str
+    lead: str
+    keys: Sequence[tuple[str, str]] = ()  # looks of lines, and what they mean
+    plots: Sequence[Plot] = ()  # from top to bottom
+    more: str = ""  # the section with the interactive figure
+
+
+@final
 class Later(NamedTuple):
     """A section that needs the whole history, and is drawn later."""
 
@@ -123,7 +144,8 @@ class Page:
         title: its heading.
         state: the state of the study.
         kind: the subject of the page.
-        messages: important messages, shown first.
+        messages: important messages; the first is shown above the pictures.
+        pictures: what opens the page.
         score: the best value.
         lines: the best trial, and a summary.
         facts: the main numbers.
@@ -137,6 +159,7 @@ class Page:
     state: str = ""
     kind: str = ""
     messages: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
     score: str = ""
     lines: Sequence[Row] = ()
     facts: Sequence[Fact] = ()

@@ -45,9 +45,9 @@ class Shown:
     requested: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
 
-    def context(self, scheme: str = "light", width: int = 1280) -> BrowserContext:
+    def context(self, scheme: str = "light", width: int = 1280, height: int = 900) -> BrowserContext:
         context = self.browser.new_context(
-            color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": 900}
+            color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": height}
         )
         context.set_default_timeout(120_000)
         context.on("request", lambda request: self.requested.add(urlsplit(request.url).netloc))
@@ -105,9 +105,12 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     completed = page.locator("dl div", has_text="trials completed")
     expect(completed).to_contain_text("4 of")
     page.evaluate(MARKED)
+    scores = page.locator("#score-picture").get_by_role("img")
+    expect(scores).to_have_accessible_name(re.compile("at step 5, "))
     # The next trials arrive by themselves, and the last member's break.
     (shown.home / "most").write_text("2")
     expect(completed).to_contain_text("7 of")
+    expect(scores).to_have_accessible_name(re.compile("at step 10, "))
     expect(page.locator("#feed")).to_contain_text(f"RuntimeError: {MARKUP} the loss")
     expect(page.get_by_role("row", name="given up")).to_be_visible()
     assert page.evaluate("window.neverReloaded")
@@ -193,6 +196,43 @@ def test_pages_can_be_used_by_everybody(shown: Shown, scheme: str, width: int) -
         assert not serious, (path, [(one["id"], one["nodes"][0]["html"]) for one in serious])
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement !== document.body"), path
+    page.context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_a_study_opens_with_its_scores_and_schedule_before_plotly_is_there(
+    shown: Shown, width: int, height: int
+) -> None:
+    page = shown.context(width=width, height=height).new_page()
+    shown.sign_in(page)
+    expect(page.get_by_role("row", name="done").get_by_role("img")).to_have_accessible_name(
+        re.compile("^best score of done so far: .* to ")
+    )
+    # Plotly never comes.
+    page.route("**/static/plotly.js*", lambda _: None)
+    page.goto(f"{shown.url}/studies/done", wait_until="commit")
+    scores, schedule = page.locator("#score-picture"), page.locator("#schedule-picture")
+    best = shown.results("done").best
+    assert best is not None
+    expect(scores.get_by_role("img")).to_have_accessible_name(
+        re.compile(f"Best score .* by member {best.member};")
+    )
+    expect(schedule.get_by_role("img")).to_have_count(2)
+    assert page.evaluate("typeof Plotly") == "undefined"
+    boxes = [picture.bounding_box() for picture in (scores, schedule)]
+    for box in boxes:
+        assert box is not None
+        assert box["y"] + box["height"] <= height
+        assert box["x"] + box["width"] <= width
+    first, second = boxes
+    assert first is not None
+    assert second is not None
+    beside = first["y"] == second["y"] and second["x"] > first["x"]
+    assert beside == (width > 1000), "beside, or below on a phone"
+    for plot in page.locator(".plot > svg").all():
+        size = plot.bounding_box()
+        assert size is not None
+        assert size["height"] > 30
     page.context.close()
 
 

@@ -85,7 +85,8 @@ def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
     from phyla.study.results.pages import study
 
-    lines, best = [*map(text_of, study.best_lines(results))], results.best
+    front = results.front()
+    lines, best = [*map(text_of, study.best_lines(results, front))], next(iter(front), None)
     schedule = results.schedule(best.trial).table().splitlines() if best else []
     return lines + (["schedule", *(f"  {line}" for line in schedule)] if best else [])
 

@@ -31,6 +31,8 @@ REPORT = PLOTLY.parents[1] / "templates"
 FILES = {"page.css": REPORT, "page.js": REPORT}
 FILES |= {"dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.parent}
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
+POINTS = 16
+"""Points of the line that shows the best score of a study so far."""
 DIGITS = 18
 """The most digits of an id."""
 
@@ -61,16 +63,18 @@ class Pages:
         known = [study for study in reversed(self._store.studies()) if study.state is not StudyState.DELETING]
         first = _number(request.query_params.get("from"))
         page, links = known[first : first + ROWS], links_around(first, first + ROWS, len(known))
-        progress = [Results(self._store, study, self._places).progress(0) for study in page if not study.watched]
+        populations = [Results(self._store, study, self._places) for study in page if not study.watched]
+        progress = [results.progress(0) for results in populations]
+        courses = {results.name: [best for best, *_ in results.course(POINTS)] for results in populations}
         runs = [read_run_status(Evaluations(self._store, study, self._places)) for study in page if study.watched]
-        return _page(studies_page(progress, runs, self._store.url, links=links))
+        return _page(studies_page(progress, runs, self._store.url, links=links, courses=courses))
 
     def study(self, request: Request) -> dict[str, Any]:
         """Read one study, or one watched run."""
         study, first = self._find(request), _number(request.query_params.get("from"))
         if study.watched:
-            return _page(run_page(Evaluations(self._store, study, self._places)))
-        return _page(study_page(Results(self._store, study, self._places), first=first))
+            return _page(run_page(Evaluations(self._store, study, self._places), pictures=True))
+        return _page(study_page(Results(self._store, study, self._places), first=first, pictures=True))
 
     def evaluations(self, request: Request) -> dict[str, Any]:
         """Read the evaluations of a study's newest checkpoints."""

@@ -1,7 +1,7 @@
 """StudyData and EvaluationData: snapshots of a study and of an evaluation, for figures and reports."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, final
@@ -148,12 +148,7 @@ class StudyData:
     @cached_property
     def hyperparameters(self) -> list[Hyperparameter]:
         """The hyperparameters that completed trials had, in the order of the space, or of appearance."""
-        space: Any = self.study.config.get("space") or {}
-        described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
-        distinct = {id(params): params for params in self.trials.params}.values()
-        names = dict.fromkeys([*described, *(name for params in distinct for name in params)])
-        values = {name: [params[name] for params in distinct if name in params] for name in names}
-        return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
+        return hyperparameters(self.study, self.trials.params)
 
     @property
     def total_steps(self) -> int:
@@ -177,6 +172,16 @@ class StudyData:
     def wall_seconds(self) -> float | None:
         """Time from the first claim to the end of the last attempt; None without attempts."""
         return float(self.ends.max() - self.attempts.begin.min()) if len(self.attempts) else None
+
+
+def hyperparameters(study: StudyRecord, assignments: Iterable[JsonObject]) -> list[Hyperparameter]:
+    """Return the hyperparameters that trials had, in the order of the space, or of appearance."""
+    space: Any = study.config.get("space") or {}
+    described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
+    distinct = {id(params): params for params in assignments}.values()
+    names = dict.fromkeys([*described, *(name for params in distinct for name in params)])
+    values = {name: [params[name] for params in distinct if name in params] for name in names}
+    return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
 
 def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) -> Hyperparameter:

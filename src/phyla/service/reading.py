@@ -9,7 +9,7 @@ from phyla.machine import awaits_imports
 from phyla.store import Query
 from phyla.study.maintaining.disk_usage import checkpoint_sizes
 from phyla.study.maintaining.recover import outputs_in_vain
-from phyla.study.results.course import course
+from phyla.study.results.course import course, histories
 from phyla.study.results.findings import findings
 from phyla.study.results.given_up import given_up
 from phyla.study.results.progress import progress
@@ -41,7 +41,7 @@ _EVALUATION = (
     queries.in_evaluation,
     *(queries.seen, queries.newest_seen, outputs_in_vain, known_shards, produced_after),
 )
-_SHOWN = (progress, course, findings, given_up, read_story, tracked_trials, run_news, achieved)
+_SHOWN = (progress, course, histories, findings, given_up, read_story, tracked_trials, run_news, achieved)
 _ALL: Sequence[Query[..., Any]] = (*_STUDY, *_TRIALS, *_CHECKPOINTS, *_EVALUATION, *_SHOWN)
 QUERIES: Mapping[str, Query[..., Any]] = {query.__name__: query for query in _ALL}
 """Every remote query by name."""

@@ -208,6 +208,7 @@ def test_the_page_of_a_watched_run(tmp_path: Path) -> None:
     page = found.write_report(tmp_path / "deep" / "page.html").read_text()
     titles = re.findall("<h2>(.*?)</h2>", page)
     assert [one for one in titles if one.endswith("?")] == [
+        "Is it getting better?",
         "How do the evaluations look?",
         "Which checkpoint is good at what?",
         "How far is evaluation behind training?",

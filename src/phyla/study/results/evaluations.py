@@ -1,7 +1,7 @@
 """The evaluation results of a run; read-only, and needs no training or evaluation code."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
@@ -81,6 +81,14 @@ class MatrixRow(NamedTuple):
     seen: Checkpoint
     cells: list[Cell]
     values: list[GroupValues]
+
+
+class NewestEvaluations(NamedTuple):
+    """The aggregates of the newest checkpoints, the regressions among them, and the member of each trial."""
+
+    values: list[GroupValues]
+    regressions: list[EvalEvent]
+    members: dict[int, int]
 
 
 @final
@@ -322,6 +330,22 @@ class Evaluations:
         trials = every(self._store, self._run.source or self._run.id, queries.trials)
         return {trial.id: trial.member for trial in trials}
 
+    def newest(self, last: int) -> "NewestEvaluations":
+        """Return the aggregates of the `last` checkpoints, and the regressions among them."""
+        rows = [*self._rows(last=last)]
+        members = self._members_of(row.seen for row in rows)
+        regressions = Regressions(self.run, members)
+        for row in rows:
+            regressions.read(row.cells)
+        values = [values for row in rows for values in row.values]
+        return NewestEvaluations(values, regressions.events(), members)
+
+    def _members_of(self, checkpoints: Iterable[Checkpoint]) -> dict[int, int]:
+        """Return the member of each trial that wrote one of some checkpoints."""
+        trials = sorted({seen.trial for seen in checkpoints if seen.trial is not None})
+        source = self._run.source or self._run.id
+        return {trial.id: trial.member for trial in self._store.look(source, queries.trials, ids=trials)}
+
     def data(self, *, last: int | None = None) -> "EvaluationData":
         """Return what the figures and the report show, of all checkpoints or the `last` ones."""
         from phyla.report import EvaluationData
@@ -333,9 +357,6 @@ class Evaluations:
             # Raw metrics may be large, and are not drawn.
             cells += [replace(cell, metrics={}) for cell in row.cells]
             values += row.values
-        trials = sorted({cell.seen.trial for cell in cells if cell.seen.trial is not None})
-        source = self._run.source or self._run.id
-        members = {trial.id: trial.member for trial in self._store.look(source, queries.trials, ids=trials)}
         return EvaluationData(
             run=self.run,
             suites=self.suites,
@@ -344,8 +365,8 @@ class Evaluations:
             waits=waits_of(self.groups()),
             events=tuple(self.events()),
             lag=tuple(self.lag()),
-            members=members,
-            now=self._store.look(source, queries.summary).now,
+            members=self._members_of(cell.seen for cell in cells),
+            now=self._store.look(self._run.source or self._run.id, queries.summary).now,
         )
 
     def figure(self, name: str = "aggregates") -> "Figure":
@@ -370,7 +391,7 @@ class Evaluations:
         from phyla.report import write_pages
         from phyla.study.results.pages.evaluations import evaluation_history, evaluations_page, run_page
 
-        pages, data = [run_page(self), evaluations_page(self)], self.data(last=ROWS)
+        pages, data = [run_page(self, pictures=True), evaluations_page(self)], self.data(last=ROWS)
         return write_pages(path, pages, evaluation_history(data), data.now)
 
     def _rows(

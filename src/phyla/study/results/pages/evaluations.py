@@ -19,7 +19,7 @@ from phyla.formatting import (
     short,
     step,
 )
-from phyla.pages import Fact, Later, Page, Row, Section, Span, Table, Text
+from phyla.pages import Fact, Later, Page, Picture, Row, Section, Span, Table, Text
 from phyla.records import ACTION, Checkpoint, EvalEvent, StudyState, escape_name, summarize_error
 from phyla.study.results.pages.record import newest_of, record_table, since
 from phyla.study.results.watched_runs import WatchedRunStatus, read_run_status
@@ -40,8 +40,8 @@ AGAIN = (
 EVALUATION_SECTIONS = ("aggregates", "matrix", "lag", "warnings", "causes")
 
 
-def run_page(evaluations: "Evaluations") -> Page:
-    """Return the page of a watched run."""
+def run_page(evaluations: "Evaluations", *, pictures: bool = False) -> Page:
+    """Return the page of a watched run; for browsers with a picture."""
     status, lags = read_run_status(evaluations), evaluations.lag()
     run = status.run
     watcher = f"watched by {status.watcher}"
@@ -56,6 +56,7 @@ def run_page(evaluations: "Evaluations") -> Page:
         state=run.state,
         kind=f"evaluation of checkpoints: {format_location(status)}",
         messages=[*filter(None, [run.message]), *waiting_lines(evaluations)],
+        pictures=[_run_picture(evaluations)] if pictures else (),
         score=bests[0] if bests else "",
         lines=[
             *([] if run.state is StudyState.COMPLETED and status.watcher is None else [(watcher,)]),
@@ -70,6 +71,13 @@ def run_page(evaluations: "Evaluations") -> Page:
             record_table(evaluations.notes()),
         ],
     )
+
+
+def _run_picture(evaluations: "Evaluations") -> Picture:
+    from phyla.report.pictures import suites_picture
+
+    newest = evaluations.newest(ROWS)
+    return suites_picture(newest.values, evaluations.suites, newest.regressions, newest.members)
 
 
 def waiting_lines(evaluations: "Evaluations") -> list[str]:

@@ -1,6 +1,6 @@
 """The pages of a store: its studies and watched runs, and what workers do."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -12,6 +12,7 @@ from phyla.formatting import (
     mask_password,
     moment,
     number,
+    score,
     short,
     step,
 )
@@ -31,11 +32,22 @@ JOBS = 10 * ROWS
 
 
 def studies_page(
-    studies: Iterable["Progress"], runs: Iterable["WatchedRunStatus"], place: str, *, links: Sequence[Span] = ()
+    studies: Iterable["Progress"],
+    runs: Iterable["WatchedRunStatus"],
+    place: str,
+    *,
+    links: Sequence[Span] = (),
+    courses: Mapping[str, Sequence[float]] | None = None,
 ) -> Page:
-    """Return the list of studies and of watched runs."""
-    rows, run_rows = [*map(_study, studies)], [*map(_run, runs)]
-    best = (">best score", "~metric", "time left", "last activity")
+    """Return the list of studies and of watched runs; `courses` are the best scores so far over time, by study."""
+    rows, run_rows = [_study(progress, courses) for progress in studies], [*map(_run, runs)]
+    best = (
+        *(["score so far"] if courses is not None else []),
+        ">best score",
+        "~metric",
+        "time left",
+        "last activity",
+    )
     columns = ("run", "=state", "~directory", ">checkpoints", ">at step", "=evaluations", "~best")
     return Page(
         study="",
@@ -45,7 +57,7 @@ def studies_page(
             Table(
                 name="studies",
                 title="Populations",
-                columns=("study", "=state", ">trials", *best),
+                columns=("study", "=state", ">trials", "running", *best),
                 rows=rows,
                 links=() if run_rows else links,
             ),
@@ -58,7 +70,7 @@ def _link(study: str, text: str | None = None, below: str = "") -> Span:
     return Span(study if text is None else text, f"/studies/{quote(study, safe='')}{below}")
 
 
-def _study(progress: "Progress") -> Row:
+def _study(progress: "Progress", courses: Mapping[str, Sequence[float]] | None) -> Row:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
     state += [format_count(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
@@ -66,11 +78,30 @@ def _study(progress: "Progress") -> Row:
         _link(progress.study.name),
         Span(", ".join(state), look="state"),
         completed_words(progress),
+        running_words(progress),
+        *([] if courses is None else [_course(progress, courses.get(progress.study.name, ()))]),
         fitness(progress.best),
         short(progress.aim.name, 40),
         duration(progress.left_s) if progress.left_s else "-",
         f"{duration(progress.now - progress.last_activity)} ago",
     )
+
+
+def running_words(progress: "Progress") -> str:
+    """Return what runs now, and on how many workers."""
+    held = [attempt for attempt in progress.held if attempt.job not in progress.gone]
+    trials = sum(attempt.job in progress.unfinished for attempt in held)
+    counts = [format_count(trials, "trial")] if trials else []
+    counts += [format_count(len(held) - trials, "eval task")] if len(held) > trials else []
+    workers = format_count(len({attempt.worker for attempt in held}), "worker")
+    return f"{', '.join(counts)} on {workers}" if held else "-"
+
+
+def _course(progress: "Progress", values: Sequence[float]) -> Span:
+    from phyla.report.pictures import spark
+
+    name, ends = progress.study.name, map(score, [*values[:1], *values[-1:]])
+    return Span("", svg=spark(values, f"best {progress.aim.name} of {name} so far: {' to '.join(ends)}"))
 
 
 def _run(status: "WatchedRunStatus") -> Row:

@@ -21,7 +21,7 @@ from phyla.formatting import (
     size,
     time_words,
 )
-from phyla.pages import Fact, Later, Page, Row, Span, Table
+from phyla.pages import Fact, Later, Page, Picture, Row, Span, Table
 from phyla.records import (
     Checkpoint,
     Member,
@@ -33,6 +33,7 @@ from phyla.records import (
 from phyla.strategies import describe
 from phyla.study.places import CLIENTS, format_path
 from phyla.study.results.best import explain_best
+from phyla.study.results.course import histories
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
@@ -40,7 +41,7 @@ from phyla.study.results.pages.trials import ROWS, links_around, takes_retries, 
 from phyla.study.results.progress import Progress, lease_s
 
 if TYPE_CHECKING:
-    from phyla.study.results.best import BestCheckpoint
+    from phyla.study.results.best import Best, BestCheckpoint
     from phyla.study.results.evaluations import BestEvaluation
     from phyla.study.results.results import Results
 
@@ -51,10 +52,10 @@ STUDY_SECTIONS = (
 )
 
 
-def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
-    """Return the page of a study, with the best members from the `first` on."""
-    progress = results.progress(first + most, first)
-    study, tradeoffs, best = progress.study, progress.aim.tradeoffs, results.best
+def study_page(results: "Results", *, first: int = 0, most: int = ROWS, pictures: bool = False) -> Page:
+    """Return the page of a study, with the best members from the `first` on; for browsers with pictures."""
+    progress, front = results.progress(first + most, first), results.front()
+    study, tradeoffs, best = progress.study, progress.aim.tradeoffs, next(iter(front), None)
     later = [name for name in STUDY_SECTIONS if tradeoffs or not name.startswith("front")]
     return Page(
         study=study.name,
@@ -62,8 +63,9 @@ def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
         state=study.state,
         kind=short(progress.aim.description, 200),
         messages=[*_messages(results, progress)],
+        pictures=study_pictures(results, best.trial if best else None) if pictures else (),
         score=score(best.fitness) if best else "",
-        lines=[*_lines(results)],
+        lines=[*_lines(results, front)],
         facts=facts(progress),
         actions=_actions(study, progress.given_up),
         sections=[
@@ -93,17 +95,27 @@ def _messages(results: "Results", progress: Progress) -> Iterator[str]:
         yield from waiting_lines(results.evaluations())
 
 
-def _lines(results: "Results") -> Iterator[Row]:
-    yield from best_lines(results)
+def study_pictures(results: "Results", best: int | None) -> list[Picture]:
+    """Return what opens the page of a study: its scores, and the schedule beside them."""
+    from phyla.report.pictures import Genealogy, schedule_picture, score_picture
+
+    read, study = results._query(histories, best), results.study()
+    tree, size = Genealogy(read.trials, read.path), study.population_size
+    whole = format_count(size, "member") if read.members >= size else f"{read.members} of {number(size)} members"
+    return [score_picture(tree, results.aim, whole), schedule_picture(tree, study)]
+
+
+def _lines(results: "Results", front: "Sequence[Best]") -> Iterator[Row]:
+    yield from best_lines(results, front)
     spent = results.time_spent()
     if spent.timed:
         yield (f"time of workers: {time_words(spent)}",)
     yield from ((line,) for line in lag_lines(results))
 
 
-def best_lines(results: "Results") -> list[Row]:
-    """Return the best trial: its values, its place in the study, and its checkpoint."""
-    front, goals = results.front(), [goal.metric for goal in results.aim.tradeoffs] or [results.metric]
+def best_lines(results: "Results", front: "Sequence[Best]") -> list[Row]:
+    """Return the best trial, the first of the front: its values, its place in the study, and its checkpoint."""
+    goals = [goal.metric for goal in results.aim.tradeoffs] or [results.metric]
     if not front:
         return [(results.no_best(),)]
     best, checkpoint = front[0], front[0].checkpoint
@@ -297,5 +309,8 @@ def _damaged_table(damaged: Sequence[Checkpoint]) -> Table:
 def pages_of(results: "Results") -> list[Page]:
     """Return the pages of a report of a study."""
     newest = results._query(queries.recent, newest=ROWS).trials[-ROWS:][::-1]
-    pages = [study_page(results), trials_page(results.study(), newest, sum(results.counts().values()))]
+    pages = [
+        study_page(results, pictures=True),
+        trials_page(results.study(), newest, sum(results.counts().values())),
+    ]
     return [*pages, *([evaluations_page(results.evaluations())] if results.has_suites else [])]
