@@ -222,6 +222,16 @@ def test_workers_in_jobs_of_two_nodes_find_what_one_machine_does(
     slurm: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     gangs = Gangs(tmp_path / "it's a $HOME")
+    gangs.hold("training")
+    run = gangs.run("--launcher", "slurm", "--workers", 1)
+    gangs.until_held("training")
+    family = family_of(gangs.folder)
+    run.send_signal(signal.SIGINT)
+    gangs.end(run, 130)
+    family.until_gone()
+    assert sorted((gangs.folder / "stopped").read_text().split()) == ["0", "1"]
+    assert slurm.call("squeue", "-h") == ""
+    gangs.go_on("training")
     printed = gangs.end(gangs.run("--launcher", "slurm", "--workers", 1))
     assert f"{TRIALS} trials completed, 0 failed" in printed
     assert gangs.outcome == expected

@@ -13,6 +13,7 @@ import pytest
 import phyla
 from facts import raises
 from phyla.errors import ConfigurationError
+from phyla.study import check
 from phyla.worker.gangs.engine import Engine, engine_for
 from waiting import until
 
@@ -205,6 +206,12 @@ def test_placeholders_of_machines_belong_to_commands_with_resources() -> None:
     phyla.Command(["train", "{nodes}"]).check_space(phyla.Space(space))
     with raises(ConfigurationError, "collides", "nodes"):
         phyla.Command(["train"], resources={"nodes": 2}).check_space(phyla.Space(space))
+
+
+def test_a_check_runs_the_command_on_this_machine() -> None:
+    script = "echo {nodes} {node_rank} > {save_to}/seen; echo '{{\"loss\": {lr}}}' >> {metrics}"
+    checked = check(made("sh", "-c", script, resources={"nodes": 2}), workers=0, steps=1)
+    assert [part.verdict for part in checked if part.kind == "runs"] == ["ok"]
 
 
 def test_on_one_machine_a_command_is_its_only_rank(tmp_path: Path) -> None:

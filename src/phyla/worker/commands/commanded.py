@@ -176,11 +176,11 @@ class Run:
         return status
 
     def _tell_wait(self) -> None:
-        """Log when a trial on several machines begins to wait for them, and when it has them."""
+        """Log when a trial on several machines begins to wait for them, and when it no longer waits."""
         waits = self.waits.is_file()
         if waits != self.waiting:
             self.waiting = waits
-            why = self.waits.read_text().strip() if waits else "all its ranks have started"
+            why = self.waits.read_text().strip() if waits else "waits no longer"
             LOG.warning("trial %s: %s", self.trial.id, why)
 
     def _read(self, *, last: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""What starts the ranks of a gang: Slurm's `srun`, or Ray, whichever this process runs in.
+"""What starts the ranks of a gang: `srun`, in a job of Slurm.
 
 An engine is a command line that runs what follows it once on each of several machines, as `srun` does: it passes
 its standard input on to each, streams their output, and exits once all have ended. Nothing else is asked of it:
-how ranks meet, stop and end is done by `gang.py` and `rank.py`, which are the same for every engine.
+how ranks meet, stop and end is done by `gang.py` and `rank.py`, so another engine is another command line.
 """
 
 import shutil

@@ -8,7 +8,7 @@ does. Each rank (`rank.py`) connects to this process; once all have, they start 
 when it is 0 on every machine. Otherwise it is that of the first rank that failed, and the others are killed.
 
 SIGTERM goes to the command on every machine. However this process ends, its connections end, and all ranks with
-them. While ranks are missing, the file WAITS has a line that tells it.
+them. While ranks are missing, the file WAITS says what it waits for.
 """
 
 import contextlib
