@@ -1,4 +1,4 @@
-"""What the dashboard costs on a long study: server time of each page, memory, and how soon a change arrives.
+"""What the dashboard costs on a long study: when a browser shows it, server time of each page, memory, updates.
 
 A suite has evaluated each checkpoint of the study but the last ones. Pages are asked for while
 nothing else happens, and again while figures are drawn.
@@ -314,6 +314,22 @@ def pages_beside(http: httpx.Client, drawing: threading.Thread) -> dict[str, flo
     return found
 
 
+def first_figures(url: str) -> dict[str, float]:
+    """Return when a browser shows the first picture of a page, and the first figure of Plotly."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(url)
+        painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        page.wait_for_selector(".picture .plot", timeout=600_000)
+        page.wait_for_selector(".main-svg", timeout=600_000, state="attached")
+        figures = page.evaluate("performance.now()")
+        browser.close()
+    return {"picture": painted, "plotly": figures}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=100_000)
@@ -337,6 +353,8 @@ def main() -> None:
         watch.start()
         stack.callback(ended.set)
         found: dict[str, Any] = {"trials": options.trials, "members": options.members}
+        found["first_ms"] = first_figures(f"{http.base_url}/studies/{NAME}")
+        told("first picture and first figure of Plotly in a browser, ms", found["first_ms"])
         found["pages_ms"] = pages_of(http, commit)
         late = delays(http, commit)
         found["update_ms"] = {"median": 1e3 * statistics.median(late), "worst": 1e3 * max(late)}

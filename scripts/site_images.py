@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 import phyla
+from phyla.errors import StudyFailed
 from phyla.strategies import ParetoTruncation
 
 ROOT = Path(__file__).parents[1]
@@ -27,14 +29,22 @@ PAGES = {
     "workers": "/workers",
     "studies": "/",
     "front": f"/studies/{TRADEOFF}",
+    "phone": f"/studies/{SHOWN}",
+    "empty": "/studies/empty",
+    "running": f"/studies/{STUDIES[0]}",
+    "failed": "/studies/failed",
 }
 """Pages of the dashboard; of members and trials, that of the best."""
+PHONE = {"width": 390, "height": 844}
+STATES = ("phone", "empty", "running", "failed")
+"""Pages whose figures are not kept."""
 DRAWN = "every(one => one.matches('.none, :has(.js-plotly-plot)'))"
 
 
 def main(home: str, names: Sequence[str]) -> None:
     """Train what is shown, unless it is there, and take the pictures while one more study runs."""
     trade_off(home)
+    states(home)
     phyla_in = [sys.executable, "-m", "phyla.cli", "--home", home]
     run = [*phyla_in, "run", "examples/digits/digits.py", "--study"]
     best = None
@@ -48,11 +58,13 @@ def main(home: str, names: Sequence[str]) -> None:
         (address,) = re.findall(r"http://\S+:\d+", server.stdout.readline() if server.stdout else "")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-            for scheme in ("light", "dark"):
-                size: Any = {"width": 920, "height": 860}
-                page = browser.new_page(viewport=size, color_scheme=scheme, bypass_csp=True)
-                for name in names or PAGES:
+            # What runs may end while pictures are taken.
+            for name in sorted(names or PAGES, key=lambda name: name != "running"):
+                for scheme in ("light", "dark"):
+                    size: Any = PHONE if name == "phone" else {"width": 920, "height": 860}
+                    page = browser.new_page(viewport=size, color_scheme=scheme, bypass_csp=True)
                     take(page, address + PAGES[name].format(best), name, scheme)
+                    page.close()
     finally:
         server.terminate()
         at_work.terminate()
@@ -74,22 +86,53 @@ def trade_off(home: str) -> None:
     phyla.Study(TRADEOFF, made.space, made.objective, strategy, made.train, home=home).run()
 
 
+def states(home: str) -> None:
+    """Leave a study whose first trials are running, and one that failed."""
+    strategy = phyla.PBT(population_size=4, steps_per_trial=5, total_steps=50, exploit=phyla.Truncation(0.25))
+    empty, failed = (
+        phyla.Study(
+            name,
+            phyla.Space(lr=phyla.Float(1e-3, 1.0, log=True), dropout=phyla.Float(0.0, 0.9)),
+            phyla.Maximize("accuracy"),
+            strategy,
+            home=home,
+            retries=phyla.Retries(attempts=1, broken=3),
+        )
+        for name in ("empty", "failed")
+    )
+    empty.ask(2, lease_s=3600)
+    with suppress(StudyFailed):
+        while trials := failed.ask(4):
+            for trial in trials:
+                skill = float((trial.source.path / "skill").read_text()) if trial.source else 0.5
+                skill += (1 - skill) * (0.3 - abs(trial.params["dropout"] - 0.3) / 3) * trial.params["lr"] ** 0.2
+                (trial.checkpoint_dir / "skill").write_text(str(skill))
+                if trial.start_step < 30:
+                    failed.tell(trial, metrics={"accuracy": skill})
+                else:
+                    failed.tell(trial, error="OSError: [Errno 28] No space left on device: 'data/cache'")
+
+
 def take(page: Page, address: str, name: str, scheme: str) -> None:
     """Save a page as far as a screen shows it, and each of its figures; of the front only that figure."""
     page.goto(address)
-    page.wait_for_function(f"[...document.querySelectorAll('[data-figure]')].{DRAWN}")
+    if name == "running":
+        page.wait_for_function("parseInt(document.querySelector('dd').textContent) > 100", timeout=120_000)
+    page.wait_for_function(f"[...document.querySelectorAll('[data-figure]')].{DRAWN}", timeout=120_000)
     height: Any = page.evaluate(
         "Math.min(innerHeight, document.querySelector('footer').getBoundingClientRect().bottom)"
     )
-    pictures = {f"dashboard-{name}": page.screenshot(clip={"x": 0, "y": 0, "width": 920, "height": height + 16})}
+    width: Any = page.evaluate("innerWidth")
+    clip: Any = {"x": 0, "y": 0, "width": width, "height": height + 16 if width > PHONE["width"] else height}
+    pictures = {f"dashboard-{name}": page.screenshot(clip=clip)}
     page.add_style_tag(content="details { display: none }")
-    for section in page.locator("[data-figure]:not(.none)").all():
+    for section in page.locator("[data-figure]:not(.none)").all() if name not in STATES else ():
         found = re.search(r"/figures/(\w+)", section.get_attribute("data-figure") or "")
         pictures[f"figure-{found[1]}" if found else ""] = section.screenshot()
     if name == "front":
         pictures = {"figure-front": pictures["figure-front"]}
-    for what, picture in pictures.items():  # with few colours, so that they are small
-        image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(128)
+    for what, picture in pictures.items():  # with a palette, so that they are small
+        image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3)
         image.save(ROOT / f"docs/images/{what}-{scheme}.png", optimize=True)
 
 

@@ -15,6 +15,7 @@ from phyla.errors import StudyNotFound
 from phyla.pages import Section
 from phyla.report.page import section_html
 from phyla.report.sections import comparison_sections, study_sections
+from phyla.report.style import empty
 from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
@@ -72,6 +73,8 @@ class Drawings:
 
     async def _draw(self, studies: Names) -> None:
         async with self._turn:
+            # Plotly loads itself with the first figure, which says nothing of how long the next drawing takes.
+            await run_in_threadpool(empty, "", "")
             change, began = self._news.change, time.monotonic()
             figures = await run_in_threadpool(draw, self._store, self._places, studies)
             at = time.monotonic()

@@ -56,6 +56,7 @@ def dashboard_of(places: Places) -> Callable[[Store, Doors, News], APIRouter]:
 
 
 def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter:
+    environment().get_template("study.html")  # the first page need not wait for it
     router, pages, entrance = APIRouter(include_in_schema=False), Pages(store, places), _Entrance(doors)
     views, actions = _Views(entrance, Drawings(store, places, news), news), _Actions(entrance, store, places)
     for path, endpoint, method in (

@@ -27,6 +27,8 @@ NAMED = 60
 """Members whose lines have a tooltip; those of more are one path."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
+WIDE = 5
+"""Ratio of losses from which their axis is logarithmic."""
 TICK = 7
 """Characters of a category on an axis."""
 
@@ -217,7 +219,8 @@ def score_picture(tree: Genealogy, aim: Aim, whole: str) -> Picture:
     values = [fitness for _, fitness in points.values()]
     limits = style.sensible_range(values, maximize=aim.maximize, always=[points[best][1]])
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
-    log = style.is_wide(inside) and not aim.maximize
+    # A loss falls fast at first, and would look flat after that.
+    log = not aim.maximize and min(inside) > 0 and max(inside) > WIDE * min(inside)
     canvas = Canvas(tree.steps, Scale.of(inside, log=log))
     _draw_members(canvas, tree)
     _draw_best(canvas, tree, aim)
@@ -289,11 +292,11 @@ def _schedule(tree: Genealogy, param: Hyperparameter, path: Sequence[TrialRecord
     y = Scale.of(known or [0.0], log=param.log, margin=0.15)
     canvas = Canvas(tree.steps, y)
 
-    def line(trial: TrialRecord) -> Points:
+    def line(trial: TrialRecord) -> tuple[tuple[float, float], ...]:
         value = values[trial.id]
-        return [(trial.start_step, value), (_end(trial), value)] if math.isfinite(value) else []
+        return ((trial.start_step, value), (_end(trial), value)) if math.isfinite(value) else ()
 
-    canvas.add("member", map(line, trials))
+    canvas.add("member", dict.fromkeys(map(line, trials)))  # many have the same value at the same time
     canvas.add("best", [[point for trial in path for point in line(trial)]])
     used = [number(trial.params[param.name], 3) for trial in path if param.name in trial.params]
     course = " to ".join(dict.fromkeys([used[0], used[-1]])) if used else ""
@@ -329,9 +332,11 @@ def suites_picture(
     x = Scale.of(places, margin=0.02)
     plots = [_suite(suite, rows, regressions, members, x) for suite, rows in drawn[:PANELS]]
     count = format_count(len({row.seen.id for _, rows in drawn for row in rows}), "checkpoint")
-    lead = f"{count}; {format_count(len(regressions), 'regression')}"
+    lead = f"{count} up to step {number(int(max(places)))}; {format_count(len(regressions), 'regression')}"
     lead += f"; {PANELS} of {len(drawn)} suites" if len(drawn) > PANELS else ""
-    keys = [("best", "mean"), ("band", "95 %"), ("worse", "regression")]
+    looks = "".join(plot.svg for plot in plots)
+    names = {"best": "objective", "member": "members", "band": "95 %", "worse": "regression"}
+    keys = [(look, name) for look, name in names.items() if f'class="{look}"' in looks]
     return Picture("suites", title, lead, keys, plots, "aggregates")
 
 
@@ -350,8 +355,8 @@ def _suite(
     canvas = Canvas(x, Scale.of(edges))
     for line in map(sorted, lines.values()):
         band = [*((at, y + e) for at, y, e in line), *((at, y - e) for at, y, e in reversed(line))]
-        canvas.add("band", [band] if len(line) > 1 else ())
-        canvas.add("best" if len(lines) == 1 else "member", [[(at, y) for at, y, _ in line]])
+        canvas.add("band", [band] if len(line) > 1 and any(e for *_, e in line) else ())
+        canvas.add("member" if members else "best", [[(at, y) for at, y, _ in line]])
     messages = {event.seen: event.message for event in regressions if event.suite == suite.name}
     for row in rows:
         point = _objective(suite, row)

@@ -275,7 +275,7 @@ def test_the_list_of_studies_has_the_course_of_each(tmp_path: Path) -> None:
     (svg,) = [cell.svg for cell in with_course.rows[0] if isinstance(cell, Span) and cell.svg]
     assert f"<title>best score of drawn so far: {score(best[0])} to {score(best[-1])}</title>" in svg
     assert {*with_course.columns} - {*without.columns} == {"score so far"}
-    assert with_course.texts[0][3] == "-", "nothing runs"
+    assert with_course.texts[0][4] == "-", "nothing runs"
 
 
 def test_a_watched_run_opens_with_a_curve_per_suite_its_band_and_regressions(tmp_path: Path) -> None:

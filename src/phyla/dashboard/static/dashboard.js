@@ -3,6 +3,19 @@
 
 const drawing = new Set();
 
+// Plotly is large: it is loaded once the page is painted.
+let plotly = null;
+function loadPlotly() {
+  plotly ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = document.body.dataset.plotly;
+    script.onload = done;
+    script.onerror = failed;
+    requestAnimationFrame(() => setTimeout(() => document.head.append(script)));
+  });
+  return plotly;
+}
+
 function drawAll() {
   for (const section of document.querySelectorAll("[data-figure]")) {
     if (drawing.has(section)) continue;
@@ -12,6 +25,7 @@ function drawAll() {
 }
 
 async function draw(section) {
+  const loaded = loadPlotly();
   const answer = await fetch(section.dataset.figure);
   if (answer.headers.get("ETag") === section.dataset.tag) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -30,6 +44,7 @@ async function draw(section) {
   } else {
     section.replaceChildren(...page.body.childNodes);
   }
+  await loaded;
   await plot(section);
 }
 

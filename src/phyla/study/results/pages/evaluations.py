@@ -47,9 +47,7 @@ def run_page(evaluations: "Evaluations", *, pictures: bool = False) -> Page:
     watcher = f"watched by {status.watcher}"
     if status.watcher is None:
         watcher = "no process of this machine watches it; run the same `phyla watch` command again to continue"
-    bests = [
-        f"{best.suite}/{best.metric} {format_estimate(best.value, best.stderr)}" for best in status.best.values()
-    ]
+    best = next(iter(status.best.values()), None)
     return Page(
         study=run.name,
         title=run.name,
@@ -57,7 +55,7 @@ def run_page(evaluations: "Evaluations", *, pictures: bool = False) -> Page:
         kind=f"evaluation of checkpoints: {format_location(status)}",
         messages=[*filter(None, [run.message]), *waiting_lines(evaluations)],
         pictures=[_run_picture(evaluations)] if pictures else (),
-        score=bests[0] if bests else "",
+        score=format_estimate(best.value, best.stderr) if best else "",
         lines=[
             *([] if run.state is StudyState.COMPLETED and status.watcher is None else [(watcher,)]),
             *((f"evaluation of {lag_words(lag)}",) for lag in lags),

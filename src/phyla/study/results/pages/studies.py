@@ -41,13 +41,8 @@ def studies_page(
 ) -> Page:
     """Return the list of studies and of watched runs; `courses` are the best scores so far over time, by study."""
     rows, run_rows = [_study(progress, courses) for progress in studies], [*map(_run, runs)]
-    best = (
-        *(["score so far"] if courses is not None else []),
-        ">best score",
-        "~metric",
-        "time left",
-        "last activity",
-    )
+    course = () if courses is None else ("score so far",)
+    best = (">best score", "~metric", "time left", "last activity")
     columns = ("run", "=state", "~directory", ">checkpoints", ">at step", "=evaluations", "~best")
     return Page(
         study="",
@@ -57,7 +52,7 @@ def studies_page(
             Table(
                 name="studies",
                 title="Populations",
-                columns=("study", "=state", ">trials", "running", *best),
+                columns=("study", *course, "=state", ">trials", "running", *best),
                 rows=rows,
                 links=() if run_rows else links,
             ),
@@ -76,10 +71,10 @@ def _study(progress: "Progress", courses: Mapping[str, Sequence[float]] | None) 
     state += [format_count(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
     return (
         _link(progress.study.name),
+        *([] if courses is None else [_course(progress, courses.get(progress.study.name, ()))]),
         Span(", ".join(state), look="state"),
         completed_words(progress),
         running_words(progress),
-        *([] if courses is None else [_course(progress, courses.get(progress.study.name, ()))]),
         fitness(progress.best),
         short(progress.aim.name, 40),
         duration(progress.left_s) if progress.left_s else "-",
