@@ -315,7 +315,7 @@ def best_fitness(run: Phyla) -> str:
 
 def test_status(phyla_at: Phyla) -> None:
     row = phyla_at("status").splitlines()[-1].split()
-    assert row[:7] == ["small", "completed", "16", "of", "16", best_fitness(phyla_at), "score"]
+    assert row[:8] == ["small", "completed", "16", "of", "16", "-", best_fitness(phyla_at), "score"]
     listed = json.loads(phyla_at("status", "--json"))
     assert [(one["study"], one["state"], one["completed_trials"], one["planned_trials"]) for one in listed] == [
         ("small", "completed", 16, 16)
