@@ -1,6 +1,6 @@
 """Run all comparisons, then write docs/results.md and its figures: `python bench/quality/everything.py`.
 
-About 50 minutes on 2 quiet cores. It may be interrupted and run again: what is there is kept. With `--quick` it
+About 80 minutes on 2 quiet cores. It may be interrupted and run again: what is there is kept. With `--quick` it
 takes a few minutes, and then nothing is written into docs/.
 """
 

@@ -54,7 +54,7 @@ would show the difference with 80 % power. *age* is the number of steps of the b
 members. `single worker explores` spends all steps on one member. Grids were chosen by hand. All runs clipped at
 the bounds of a range, as `Perturb(clip=True)` does.
 
-`python bench/quality/everything.py` repeats this and writes the page, in about 50 minutes on two cores.
+`python bench/quality/everything.py` repeats this and writes the page, in about 80 minutes on two cores.
 """
 """It says what the results in the repository mean: read it again when they change."""
 

@@ -1,4 +1,4 @@
-"""Is population based training worth it? `python bench/quality/schedules.py`, 40 minutes of one processor.
+"""Is population based training worth it? `python bench/quality/schedules.py`, 47 minutes of one processor.
 
 Compared are populations, and what a sceptic asks for first: decayed learning rates, whose peak (with all other
 hyperparameters) is searched with the same number of steps. A run that was interrupted goes on where it was.

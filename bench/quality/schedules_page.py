@@ -32,8 +32,8 @@ learned optimizer: a small network turns gradients into steps, and evolution str
 quadratic problems. Selection sees what is at hand in such training: the mean reward of the last updates, or the
 loss on eight problems. The value is measured at the end, on episodes or problems that selection never saw.
 
-- **Learned optimizer: populations win.** All of them beat the cosine, and PBT beats every random search, TPE
-  and ASHA. Only the short interval beats PBT.
+- **Learned optimizer: populations win.** All of them beat the cosine, and PBT beats every random search, TPE,
+  the Gaussian process and ASHA. Only the short interval beats PBT.
 - **Pendulum: PBT beats the cosine, but not constant values.** Constant values beat the cosine too. MF-PBT with
   a short interval is worse than PBT, and no better than the cosine.
 - **CartPole: hardly anything differs.** The seeds vary from about 200 steps to the limit of 500. PBT with the
