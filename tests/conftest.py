@@ -19,7 +19,7 @@ import effort
 from command_line import Phyla
 from phyla import study_modules
 from ray_nodes import last_logs, ray_nodes
-from slurm_cluster import Cluster, cluster
+from slurm_cluster import Cluster, cluster, speak_to
 from stories import Stories
 
 FOLDERS = ("contract", "unit", "acceptance", "integration")
@@ -174,10 +174,7 @@ def slurm_cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A Slurm cluster without jobs, which Slurm's commands speak to."""
-    for name, value in slurm_cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    yield slurm_cluster
-    slurm_cluster.empty()
+    yield from speak_to(slurm_cluster, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -200,7 +200,8 @@ def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     check_facts(cli("run", toy.file, "--launcher", "slrum", *home, code=2), "slrum")
     assert "give --launcher" in cli("run", toy.file, "--launcher-option", "a=b", *home, code=2)
     assert "write NAME=VALUE" in cli("run", toy.file, *ONE, "--launcher-option", "gpu", *home, code=2)
-    check_facts(cli("run", toy.file, *ONE, "--launcher-option", "memory=16X", *home, code=2), "memory=16X")
+    for wrong in ("memory=16X", "nodes=1.5", "nodes=two", "nodes=0"):
+        check_facts(cli("run", toy.file, *ONE, "--launcher-option", wrong, *home, code=2), wrong)
     assert "no option 'partition'" in cli("run", toy.file, *ONE, "--launcher-option", "partition=a", *home, code=2)
     assert "--evaluators is for" in cli("run", toy.file, *ONE, "--evaluators", 1, *home, code=2)
     assert "at least 1" in cli("run", toy.file, "--launcher", "local", "--workers", 0, *home, code=2)

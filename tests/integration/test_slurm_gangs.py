@@ -16,7 +16,7 @@ from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results
 from phyla.study.results.load import open_any
-from slurm_cluster import Cluster
+from slurm_cluster import Cluster, speak_to
 from waiting import until
 
 pytestmark = pytest.mark.xdist_group("gangs")
@@ -195,10 +195,7 @@ def occupied(slurm: Cluster, job: str) -> Iterator[None]:
 @pytest.fixture
 def slurm(slurm_of_two: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster of two nodes without jobs, which Slurm's commands speak to."""
-    for name, value in slurm_of_two.environment.items():
-        monkeypatch.setenv(name, value)
-    yield slurm_of_two
-    slurm_of_two.empty()
+    yield from speak_to(slurm_of_two, monkeypatch)
 
 
 @pytest.fixture

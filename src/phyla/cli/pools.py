@@ -231,8 +231,9 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _amount(name: str, text: str | None) -> float | None:
-    """Parse a number above 0; memory is in MiB, and may have a unit."""
-    parts = re.fullmatch(r"(\d+\.?\d*)([MGT])?" if name == "memory" else r"(\d+\.?\d*)()", text or "0")
+    """Parse a number above 0; memory is in MiB, and may have a unit, and nodes are whole."""
+    patterns = {"memory": r"(\d+\.?\d*)([MGT])?", "nodes": r"(\d+)()"}
+    parts = re.fullmatch(patterns.get(name, r"(\d+\.?\d*)()"), text or "0")
     if text is not None and (parts is None or not float(parts[1])):
         example = "16G" if name == "memory" else "4"
         raise BadParameter(f"--launcher-option {name}={text}: give it as {name}={example}")

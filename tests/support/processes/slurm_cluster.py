@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from waiting import until
 
 CONFIGURATION = """
@@ -146,3 +148,11 @@ def cluster(nodes: int = 1) -> Iterator[Cluster]:
                 raise AssertionError("\n".join([str(error), *logs])) from error
         stack.callback(found.empty)
         yield found
+
+
+def speak_to(found: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Let Slurm's commands speak to a cluster during a test, which leaves no jobs."""
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    yield found
+    found.empty()
