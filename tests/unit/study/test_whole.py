@@ -1,11 +1,15 @@
 """Asking for a whole batch, and what a batch says of its time."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import phyla
 from facts import raises
+from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import StateError
 from phyla.records import JobState
 
@@ -33,6 +37,33 @@ def test_a_batch_is_whole_until_the_study_ends(tmp_path: Path) -> None:
     checkpoints = {(trial.checkpoint, trial.checkpoint_index) for trial in study.results().trials()}
     assert len({name for name, _ in checkpoints}) == 3
     assert len(checkpoints) == 12
+
+
+def test_a_checkpoint_that_members_share_is_verified_once_in_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use, names = LocalCheckpoints.use, list[str]()
+
+    def count(self: LocalCheckpoints, name: str, *more: Any, **how: Any) -> Path:
+        names.append(name)
+        return use(self, name, *more, **how)
+
+    monkeypatch.setattr(LocalCheckpoints, "use", count)
+    study = make(tmp_path)
+    for _ in range(3):
+        told(study, study.ask(4, whole=True))
+    assert len(names) == 2 == len(set(names))
+
+
+def test_members_whose_shared_checkpoint_is_gone_all_start_from_another(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    told(study, study.ask(4, whole=True))
+    shared = study.results().trials()[0].checkpoint
+    shutil.rmtree(tmp_path / "checkpoints" / "batch" / str(shared))
+    trials = study.ask(4, whole=True)
+    assert [trial.source for trial in trials] == [None] * 4
+    told(study, trials)
+    assert len(study.ask(4, whole=True)) == 4
 
 
 def test_nothing_is_taken_or_decided_while_others_train_a_part(tmp_path: Path) -> None:

@@ -78,9 +78,11 @@ def _ask(
             )
             records = [work.trial for work in claimed if isinstance(work, Claimed)]
             launch.given.update(record.id for record in records)
+        # Members that were trained together start from one checkpoint.
+        usable: set[str] = set()
         for place, record in enumerate(records):
             try:
-                unusable = unusable_start(record, client, client.repository)
+                unusable = unusable_start(record, client, client.repository, usable=usable)
             except (CheckpointStorageFailed, CheckpointsAbsent):
                 for other in records[place:]:
                     _let_go(launch, other.id, partial(client.release, other.id, other.token))

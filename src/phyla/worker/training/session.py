@@ -359,21 +359,29 @@ class TrialSession:
 
 
 def unusable_start(
-    record: TrialRecord, client: Client, repository: Checkpoints, *, again: bool = False
+    record: TrialRecord,
+    client: Client,
+    repository: Checkpoints,
+    *,
+    again: bool = False,
+    usable: set[str] | None = None,
 ) -> Failure | None:
     """Return the failure to submit if a checkpoint that a trial starts from is unusable; None if all are usable.
 
-    With `again` all bytes are read again, because training from them failed. Failing storage does not make the
+    With `again` all bytes are read again, because training from them failed. Checkpoints whose names are in
+    `usable` are not looked at again; those that can be used are added to it. Failing storage does not make the
     checkpoint bad, and raises `CheckpointStorageFailed`.
     """
+    usable = set() if usable is None else usable
     for name in (record.parent_checkpoint, record.progress):
-        if name is not None:
+        if name is not None and name not in usable:
             recorded = client.checkpoint(name, study=record.study)
             try:
                 repository.use(name, None if recorded is None else recorded.digest, again=again)
             except (CheckpointMissing, CheckpointCorrupt) as error:
                 damage = str(error) if isinstance(error, CheckpointCorrupt) else None
                 return Failure(job=record.id, token=record.token, error=str(error), gone=name, damage=damage)
+            usable.add(name)
     return None
 
 
