@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 import typer.main
+import yaml
 
 import forked
 import phyla
@@ -163,6 +164,28 @@ def test_the_ranks_of_the_page_on_attaching_share_trials(tmp_path: Path) -> None
     write_program(DOCS / "how-to/attach.md", tmp_path)
     torchrun = ["-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     run_python("-W", "default", *torchrun, "--nproc-per-node=2", "ranks.py", cwd=tmp_path)
+    told = run_python("-c", "import phyla; print(phyla.load_study('ranks').counts())", cwd=tmp_path)
+    assert told == "{'completed': 16}\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("frameworks")
+def test_the_pods_of_a_gang_share_trials(tmp_path: Path) -> None:
+    write_program(DOCS / "how-to/attach.md", tmp_path)
+    (ranks,) = yaml.safe_load((ROOT / "examples/cluster/gang.yaml").read_text())["spec"]["replicatedJobs"]
+    (container,) = ranks["template"]["spec"]["template"]["spec"]["containers"]
+    torchrun, *words = container["command"]
+    assert torchrun == "torchrun"
+
+    def run_pod(index: int) -> str:
+        given = {"NODE_RANK": str(index), "MASTER_ADDR": "127.0.0.1", "nnodes=4": "nnodes=2", "node=8": "node=1"}
+        command = " ".join(words)
+        for name, value in given.items():
+            command = command.replace(f"$({name})" if name.isupper() else name, value)
+        return run_python("-W", "default", "-m", "torch.distributed.run", *command.split(), cwd=tmp_path)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(run_pod, [0, 1]))
     told = run_python("-c", "import phyla; print(phyla.load_study('ranks').counts())", cwd=tmp_path)
     assert told == "{'completed': 16}\n"
 

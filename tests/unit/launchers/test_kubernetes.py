@@ -12,6 +12,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from facts import check_facts, raises
 from phyla.cli import options
@@ -20,6 +21,7 @@ from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.kubernetes import EXIT_USAGE, manifest
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
 COMMAND = ["-P", "-m", "phyla.cli", "worker", str(HERE / "digits.py"), "/else/where.py"]
 KUBECTL = """
@@ -122,6 +124,20 @@ def test_manifests_fit_the_published_schemas(tmp_path: Path, kind: str, version:
         pod(found)["containers"][0]["comand"] = []
         with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
             kubernetes_validate.validate(found, version, strict=True)
+
+
+def test_the_jobset_of_a_gang_fits_the_published_schemas() -> None:
+    from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet as JobSet
+
+    example = yaml.safe_load((EXAMPLES / "cluster/gang.yaml").read_text())
+    understood = JobSet.from_dict(example)
+    assert understood is not None
+    assert understood.to_dict() == example, "an unknown key is left out"
+    (ranks,) = example["spec"]["replicatedJobs"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gang"}, **ranks["template"]}
+    kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
+    nodes = {word.partition("=")[2] for word in pod(job)["containers"][0]["command"] if "--nnodes" in word}
+    assert nodes == {str(job["spec"]["completions"])} == {str(job["spec"]["parallelism"])}
 
 
 def test_a_preempted_or_drained_worker_of_a_job_gets_a_successor(tmp_path: Path) -> None:
