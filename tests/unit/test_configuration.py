@@ -37,6 +37,7 @@ from phyla.strategies import (
     Backtrack,
     Divergence,
     ExploreWith,
+    Final,
     FixedSchedule,
     FromSuite,
     GridSearch,
@@ -105,6 +106,8 @@ def test_a_digest_of_settings_tells_what_decides_and_the_suites_apart() -> None:
     others = [config(seed=1, suites=(HELD_OUT,)), config(pbt(quorum=1.0), seed=1), config(seed=2)]
     assert len({settings_digest(each) for each in (stored, *others)}) == 4
     assert settings_digest({**stored, "train": {"arguments": ["sh"]}}) == settings_digest(stored)
+    turned = json.loads(json.dumps(stored), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    assert settings_digest(turned) == settings_digest(stored)
 
 
 def test_commands_are_compared_part_by_part_and_functions_are_not() -> None:
@@ -123,6 +126,7 @@ def test_rules_are_read_back_as_they_were_stored() -> None:
         strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2, explore=ExploreWith(halved)),
         suites=(HELD_OUT,),
         stopping=(MedianStopping(min_steps=4),),
+        final=Final(candidates=3, measurements=12),
         max_stops=7,
         lease_s=31.0,
         keep_best=5,
@@ -132,7 +136,7 @@ def test_rules_are_read_back_as_they_were_stored() -> None:
     for find in (make_resolver(made), plugins.resolve):
         read = from_config(stored, find)
         assert to_config(read, 1) == to_config(made, 1)
-        assert (read.suites, read.stopping) == (made.suites, made.stopping)
+        assert (read.suites, read.stopping, read.final) == (made.suites, made.stopping, made.final)
         assert suites_from(stored, find) == made.suites
         assert (read.max_stops, read.lease_s, read.keep_best) == (7, 31.0, 5)
     assert suites_from({}) == ()
