@@ -21,8 +21,10 @@ def cluster(ray_cluster: Any) -> Iterator[Any]:
 
 
 def test_workers_in_actors_find_what_one_machine_does(cluster: Any, tmp_path: Path) -> None:
-    gangs = Gangs(tmp_path / "it's a $HOME")
+    # They reserve all cores and GPUs of both nodes, so their worker cannot have any.
+    gangs = Gangs(tmp_path / "it's a $HOME", gpus=1)
     gangs.stop_and_finish("--launcher", "ray", "--workers", 1)
+    assert [(gangs.folder / f"gpus-{rank}").read_text() for rank in (0, 1)] == ["0\n", "0\n"]
 
 
 KILLED = {"training": ("worker", "command", "node"), "saving": ("rank_keeper", "node")}

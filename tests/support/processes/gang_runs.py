@@ -36,6 +36,7 @@ mkdir -p "$meet"
 while [ "$(ls "$meet" | wc -l)" -lt "$nodes" ]; do sleep 0.1; done
 [ "$rank" = 0 ] || hold saving
 echo "$MASTER_ADDR" > "master-$rank"
+echo "$CUDA_VISIBLE_DEVICES" > "gpus-$rank"
 cat ${source:+"$source/part-$rank"} > "$save_to/part-$rank"
 echo "$lr" >> "$save_to/part-$rank"
 [ "$rank" != 0 ] || echo "{\\"lines\\": $(wc -l < "$save_to/part-0")}" >> "$metrics"
@@ -47,6 +48,7 @@ command = ["sh", "rank.sh", "{node_rank}", "{nodes}", "{save_to}", "{metrics}", 
 objective = "maximize lines"
 [resources]
 nodes = NODES
+gpus = GPUS
 [retries]
 attempts = 100
 [space]
@@ -62,11 +64,11 @@ TRIALS = 4
 class Gangs:
     """A study of gangs in a folder that both nodes see."""
 
-    def __init__(self, folder: Path, nodes: int = 2) -> None:
+    def __init__(self, folder: Path, nodes: int = 2, gpus: int = 0) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.home = folder, folder / "home"
         (folder / "rank.sh").write_text(RANK)
-        (folder / "study.toml").write_text(STUDY.replace("NODES", str(nodes)))
+        (folder / "study.toml").write_text(STUDY.replace("NODES", str(nodes)).replace("GPUS", str(gpus)))
 
     def start(self, *words: object, environment: Mapping[str, str] | None = None) -> Forked:
         """Start `phyla WORDS` with its home."""
