@@ -14,6 +14,8 @@ Attributes:
     PHYLA_CACHE_BYTES: how many bytes of such copies are kept (default 10**10); those in use come on top.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
+    PHYLA_RAY_BUNDLE: set by the launcher `ray` for trials on several machines: what each reserves besides GPUs, as
+        JSON (default `{"CPU": 1}`).
     PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
         to save progress.
     PHYLA_STUDY_FILES: set in processes that work on studies: the files, for processes that training starts.
@@ -22,6 +24,7 @@ Attributes:
 """
 
 import io
+import json
 import os
 import re
 import sys
@@ -38,6 +41,7 @@ DEFAULT_HOME = ".phyla"
 
 SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
 STUDY_FILES = "PHYLA_STUDY_FILES"
+RAY_ADDRESS, RAY_BUNDLE = "RAY_ADDRESS", "PHYLA_RAY_BUNDLE"
 
 DEFAULT_VERIFY_BYTES = 10**10
 DEFAULT_CACHE_BYTES = 10**10
@@ -254,6 +258,17 @@ def slurm_nodes() -> int | None:
 def slurm_step() -> list[str]:
     """Return the names of variables of Slurm that a further step of the job should not inherit."""
     return [name for name in os.environ if OF_STEP.match(name)]
+
+
+def ray_address() -> str | None:
+    """Return the address of a Ray cluster from Ray's own variable, if set."""
+    return os.environ.get(RAY_ADDRESS) or None
+
+
+def ray_bundle() -> dict[str, float]:
+    """Return what a trial on several machines reserves on each node of Ray, besides GPUs."""
+    bundle: dict[str, float] = json.loads(os.environ.get(RAY_BUNDLE) or '{"CPU": 1}')
+    return bundle
 
 
 NO_GPU = ("nodevfiles", "none", "void")

@@ -156,7 +156,7 @@ def refuse_nodes(pool: Pool) -> None:
     if pool.nodes > 1:
         raise ConfigurationError(
             f"launcher {pool.launcher!r} gives each worker one machine, and a trial needs {pool.nodes}; use "
-            "--launcher slurm, or see docs/how-to/gangs.md"
+            "--launcher slurm or ray, or see docs/how-to/gangs.md"
         )
 
 

@@ -1,10 +1,13 @@
 """Workers of a pool as actors of Ray: each only runs the pool's command, with the resources that it asks for.
 
+A worker whose trials run on several nodes reserves nothing; each of its trials requests what it needs there.
+
 Ray chooses their nodes, restarts those of a dead node elsewhere, and adds nodes if it autoscales. They
 continue when the process that started them ends.
 """
 
 import contextlib
+import json
 import os
 import platform
 import signal
@@ -18,8 +21,8 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Launcher, Pool, refuse_nodes, refuse_options, refuse_store
-from phyla.settings import child_environment
+from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
+from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment
 from phyla.supervision.gpus import VISIBLE
 
 ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
@@ -93,17 +96,21 @@ class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:
-        refuse_nodes(pool)
         refuse_options(pool, ("address",))
         if pool.gpus > 1 and not float(pool.gpus).is_integer():
             raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
         program, *words = pool.worker("--gpus-per-worker", "0")  # all those that Ray lets it see
         arguments = ["" if program == sys.executable else program, *words]
         # Ray hides no GPU from an actor that requests none.
-        environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
+        reserved = _reserve(pool)
+        environment = {"PYTHONUNBUFFERED": "1", **({} if reserved.get("num_gpus") else {VISIBLE: ""})}
         with _connect(pool) as (ray, actors):
             if any(node["NodeManagerHostname"] != platform.node() for node in ray.nodes() if node["Alive"]):
                 refuse_store(pool)
+            if pool.nodes > 1:
+                environment[RAY_ADDRESS] = ray.get_runtime_context().gcs_address
+                environment[RAY_BUNDLE] = json.dumps(_bundle(pool))
+            environment |= pool.environment
             kind = ray.remote(RayCommand)
             for index in range(pool.workers):
                 name = f"{pool.name}-{index}"
@@ -115,9 +122,7 @@ class Ray(Launcher):
                         lifetime="detached",
                         max_restarts=-1,
                         max_concurrency=8,  # so that `stop` need not wait for another one
-                        num_cpus=1 if pool.cpus is None else pool.cpus,
-                        num_gpus=pool.gpus,
-                        memory=None if pool.memory_mb is None else pool.memory_mb * 2**20,
+                        **reserved,
                     ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
 
     def alive(self, pool: Pool) -> int:
@@ -153,6 +158,20 @@ class Ray(Launcher):
         if any(pool.folder.glob(LOGS)):
             return str(pool.folder / LOGS)
         return f"Ray's dashboard, at the actors {pool.name}-0 ... in the namespace {_namespace(pool)}"
+
+
+def _bundle(pool: Pool) -> dict[str, float]:
+    """Return what each machine of a worker reserves besides GPUs, by Ray's names."""
+    memory = {} if pool.memory_mb is None else {"memory": pool.memory_mb * 2**20}
+    return {"CPU": 1 if pool.cpus is None else pool.cpus, **memory}
+
+
+def _reserve(pool: Pool) -> dict[str, float]:
+    """Return what the actor of a worker reserves, as its options."""
+    if pool.nodes > 1:
+        return {"num_cpus": 0}
+    bundle = _bundle(pool)
+    return {"num_cpus": bundle.pop("CPU"), "num_gpus": pool.gpus, **bundle}
 
 
 def _namespace(pool: Pool) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from waiting import until
+
 ADDRESS = "127.0.0.2"
 """Ray takes 127.0.0.1 for the address of this machine in its network."""
 PATIENT = {"health_check_period_ms": 2000, "health_check_timeout_ms": 30000}
@@ -27,6 +29,18 @@ def last_logs() -> str:
     folder = Path(os.environ["RAY_TMPDIR"]) / "ray" / "session_latest" / "logs"
     files = sorted(file for file in folder.glob("*") if file.is_file() and file.stat().st_size)
     return "\n".join(f"{file.name}:\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+
+
+def until_free() -> None:
+    """Wait until nothing on the nodes is reserved."""
+    import ray
+
+    state: Any = ray
+    ray.init(address="auto", configure_logging=False, log_to_driver=False)
+    try:
+        until(lambda: state.available_resources() == state.cluster_resources(), "all resources are free")
+    finally:
+        ray.shutdown()
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Gang:
         self.folder, self.waits = folder, folder / "waits"
         (folder / "engine.sh").write_text(ENGINE)
         (folder / "rank.sh").write_text(RANK)
-        self.engine = Engine(words=["sh", "engine.sh"], number="NUMBER", removed=())
+        self.engine = Engine(words=["sh", "engine.sh"], number="NUMBER", removed=(), name="engine")
 
     def start(self, *command: str, numbers: str = "0 1", nodes: int = 2) -> "subprocess.Popen[str]":
         words = self.engine.wrap(command, nodes, self.waits)
@@ -114,7 +114,7 @@ def test_sigterm_reaches_every_rank(gang: Gang) -> None:
 def test_a_gang_that_waits_tells_it_and_can_be_stopped(gang: Gang) -> None:
     process = gang.start(*gang.ranks("trains"), numbers="1")
     waits = until(lambda: gang.waits.is_file() and gang.waits.read_text(), "it tells that it waits")
-    assert waits == f"sh waits for 2 nodes that are free; started so far: rank 1 on {socket.gethostname()}\n"
+    assert waits == f"engine waits for 2 nodes that are free; started so far: rank 1 on {socket.gethostname()}\n"
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode
@@ -126,7 +126,7 @@ def test_an_engine_that_ends_early_is_an_error(gang: Gang) -> None:
     process = gang.start(*gang.ranks("trains"), numbers="")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert errors == "phyla: sh ended with exit status 0 before the command did\n"
+    assert errors == "phyla: engine ended with exit status 0 before the command did\n"
 
 
 def test_a_stranger_is_no_rank(gang: Gang) -> None:
@@ -150,6 +150,7 @@ def test_a_stranger_is_no_rank(gang: Gang) -> None:
 def allocated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An allocation of two nodes of Slurm."""
     (tmp_path / "srun").touch(0o755)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for name, value in {"JOB_ID": "7", "JOB_NUM_NODES": "2", "NTASKS": "1", "STEP_ID": "0", "CONF": "/c"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
@@ -175,10 +176,23 @@ def test_srun_gets_the_machines_and_no_place_of_the_step_of_the_worker() -> None
         engine_for({"nodes": 3})
 
 
+@pytest.mark.usefixtures("allocated")
+def test_ray_comes_first_where_its_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    engine = engine_for({"nodes": 20, "gpus": 8})
+    assert engine.needed == "nodes that have 1 CPU, 8 GPU free"
+    assert json.loads(engine.words[-1]) == {"CPU": 1, "GPU": 8}
+    monkeypatch.setenv("PHYLA_RAY_BUNDLE", json.dumps({"CPU": 64, "memory": 400 * 2**30}))
+    assert engine_for({"nodes": 2}).needed == "nodes that have 64 CPU, 400.0 GiB memory free"
+
+
 def test_without_an_engine_the_ways_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name in ("SLURM_JOB_ID", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
     gangs = made("sh", resources={"nodes": 4})
-    with raises(ConfigurationError, "4 nodes", "sbatch", "--launcher slurm", "set nodes to 1"):
+    with raises(
+        ConfigurationError, "4 nodes", "sbatch", "RAY_ADDRESS", "--launcher slurm or ray", "set nodes to 1"
+    ):
         gangs.run(workers=0)
 
 

@@ -47,8 +47,8 @@ class Command:
             study file in TOML it is relative to the file.
         timeout_s: seconds one attempt may take; None for no limit.
         grace_s: seconds between SIGTERM, when it has to stop, and the end of everything that it started.
-        resources: `{"nodes": 4, "gpus": 8}` runs it once on each of 4 machines, with 8 GPUs each, where Slurm can
-            start it there; see `docs/how-to/gangs.md`. It has more placeholders then: `{nodes}`,
+        resources: `{"nodes": 4, "gpus": 8}` runs it once on each of 4 machines, with 8 GPUs each, where Slurm or
+            Ray can start it there; see `docs/how-to/gangs.md`. It has more placeholders then: `{nodes}`,
             `{gpus_per_node}`, `{node_rank}`, `{master_addr}` and `{master_port}`.
 
     Raises:

@@ -1,10 +1,12 @@
-"""What starts the ranks of a gang: `srun`, in a job of Slurm.
+"""What starts the ranks of a gang: `srun` in a job of Slurm, or `on_ray.py` on a Ray cluster.
 
 An engine is a command line that runs what follows it once on each of several machines, as `srun` does: it passes
 its standard input on to each, streams their output, and exits once all have ended. Nothing else is asked of it:
 how ranks meet, stop and end is done by `gang.py` and `rank.py`, so another engine is another command line.
 """
 
+import importlib.util
+import json
 import shutil
 import socket
 import sys
@@ -15,8 +17,9 @@ from typing import final
 
 from phyla import settings
 from phyla.errors import ConfigurationError
+from phyla.formatting import size
 from phyla.worker.containment import keeper
-from phyla.worker.gangs import gang, rank
+from phyla.worker.gangs import gang, on_ray, rank
 
 PER_RANK = {"node_rank": rank.NODE_RANK, "master_addr": rank.MASTER_ADDR, "master_port": rank.MASTER_PORT}
 """Placeholders that are filled in on each machine."""
@@ -39,11 +42,15 @@ class Engine:
         words: its command line, without that of the ranks.
         number: the variable that has the number of a rank, from 0.
         removed: variables of the worker that ranks should not have.
+        name: of what runs them, for messages.
+        needed: the machines that it waits for, for messages.
     """
 
     words: Sequence[str]
     number: str
     removed: Sequence[str]
+    name: str
+    needed: str = "nodes that are free"
 
     def wrap(self, arguments: Sequence[str], nodes: int, waits: Path) -> list[str]:
         """Return the command line that runs a command on several machines.
@@ -54,7 +61,7 @@ class Engine:
             waits: a file that has a line while the engine waits for machines.
         """
         join = ["/bin/sh", "-c", _JOIN.replace("NUMBER", self.number), "phyla", sys.executable]
-        host = [sys.executable, "-I", "-S", gang.__file__, str(nodes), str(waits)]
+        host = [sys.executable, "-I", "-S", gang.__file__, str(nodes), str(waits), self.name, self.needed]
         return [*host, *self.words, *join, rank.__file__, keeper.__file__, *arguments]
 
 
@@ -74,18 +81,20 @@ def check_resources(resources: object, where: str) -> dict[str, int]:
 
 
 def engine_for(resources: Mapping[str, int]) -> Engine:
-    """Return the engine that this process can use.
+    """Return the engine that this process can use: the Ray cluster that is named, or the allocation of Slurm.
 
     Raises:
         ConfigurationError: there is none, or it never has as many machines.
     """
     nodes, gpus = resources.get("nodes", 1), resources.get("gpus", 0)
+    if settings.ray_address() is not None:
+        return _make_ray(nodes, gpus)
     allocated = settings.slurm_nodes()
     if allocated is None or shutil.which("srun") is None:
         raise ConfigurationError(
             f"resources={dict(resources)}: a trial on {nodes} nodes needs an engine that starts its ranks, and "
-            "there is none here. Run this inside an allocation of Slurm (sbatch, salloc), or from a login node "
-            "with --launcher slurm; for one machine, set nodes to 1"
+            "there is none here. Run this inside an allocation of Slurm (sbatch, salloc), with the RAY_ADDRESS of "
+            "a Ray cluster, or with --launcher slurm or ray; for one machine, set nodes to 1"
         )
     if allocated < nodes:
         raise ConfigurationError(
@@ -101,6 +110,24 @@ def engine_for(resources: Mapping[str, int]) -> Engine:
         number="SLURM_PROCID",
         # Ranks see the GPUs that the engine gives them.
         removed=[*settings.slurm_step(), "CUDA_VISIBLE_DEVICES"],
+        name="srun",
+    )
+
+
+def _make_ray(nodes: int, gpus: int) -> Engine:
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigurationError(
+            f"a trial on {nodes} nodes of the Ray cluster at RAY_ADDRESS needs Ray: pip install 'phyla[ray]'"
+        )
+    bundle = {**settings.ray_bundle(), **({"GPU": gpus} if gpus else {})}
+    amounts = [size(int(amount)) if name == "memory" else f"{amount:g}" for name, amount in bundle.items()]
+    needed = ", ".join(f"{amount} {name}" for amount, name in zip(amounts, bundle, strict=True))
+    return Engine(
+        words=[sys.executable, "-P", on_ray.__file__, str(nodes), json.dumps(bundle)],
+        number=on_ray.NUMBER,
+        removed=["CUDA_VISIBLE_DEVICES"],
+        name="Ray",
+        needed=f"nodes that have {needed} free",
     )
 
 

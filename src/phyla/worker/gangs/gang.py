@@ -1,7 +1,7 @@
 """Runs a command once on each of several machines, through an engine that starts its ranks there.
 
-A program, run by its path beneath the keeper of the worker: `gang.py NODES WAITS ENGINE... RANK...`. It
-imports the standard library only.
+A program, run by its path beneath the keeper of the worker: `gang.py NODES WAITS NAME NEEDED ENGINE... RANK...`,
+where NAME is that of the engine, and NEEDED the machines that it waits for. It imports the standard library only.
 
 The engine runs the words of the rank once on each machine, and passes its standard input on, as `srun`
 does. Each rank (`rank.py`) connects to this process; once all have, they start the command. The exit status is 0
@@ -93,8 +93,9 @@ class Gang:
         failed: exit statuses of ranks that failed, in the order in which they did.
     """
 
-    def __init__(self, nodes: int, waits: Path) -> None:
+    def __init__(self, nodes: int, waits: Path, engine: str, needed: str) -> None:
         self.nodes, self._waits, self._token = nodes, waits, secrets.token_hex(16)
+        self._name, self._needed = engine, needed
         self.ranks: list[Rank] = []
         self.failed: list[int] = []
         self.started = self._asked = False
@@ -124,7 +125,7 @@ class Gang:
         while engine.poll() is None and not self.failed and not self._complete:
             self._look(None if self.started else WAIT_S)
             if not self.started and time.monotonic() - began >= WAIT_S:
-                self._waits.write_text(self._describe_wait(words[0]))
+                self._waits.write_text(self._describe_wait())
         status = self._end(engine)
         self._waits.unlink(missing_ok=True)
         if self.failed:
@@ -132,7 +133,7 @@ class Gang:
         if self._complete:
             return status
         if not self._asked:
-            _print_error(f"{words[0]} ended with exit status {status} before the command did")
+            _print_error(f"{self._name} ended with exit status {status} before the command did")
         return status or 1
 
     @property
@@ -140,9 +141,9 @@ class Gang:
         """Whether the command has ended well on every machine."""
         return self.started and all(rank.status == 0 for rank in self.ranks)
 
-    def _describe_wait(self, engine: str) -> str:
+    def _describe_wait(self) -> str:
         there = ", ".join(map(str, self.ranks)) or "none"
-        return f"{engine} waits for {self.nodes} nodes that are free; started so far: {there}\n"
+        return f"{self._name} waits for {self.nodes} {self._needed}; started so far: {there}\n"
 
     def _look(self, timeout_s: float | None) -> None:
         """Wait for something to happen, and take it."""
@@ -220,9 +221,9 @@ def _print_error(text: str) -> None:
     os.write(2, f"phyla: {text}\n".encode())
 
 
-def main(nodes: int, waits: Path, words: list[str]) -> None:
+def main(gang: Gang, words: list[str]) -> None:
     """Run a gang, and end as its command did."""
-    status = Gang(nodes, waits).run(words)
+    status = gang.run(words)
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
         os.kill(os.getpid(), -status)
@@ -230,4 +231,4 @@ def main(nodes: int, waits: Path, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Gang(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5]), sys.argv[5:])
