@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from effort import thorough
 from gang_runs import Family, Gangs, family_of, kill
 from ray_nodes import node, until_free
 from waiting import until
@@ -27,7 +28,7 @@ def test_workers_in_actors_find_what_one_machine_does(cluster: Any, tmp_path: Pa
     assert [(gangs.folder / f"gpus-{rank}").read_text() for rank in (0, 1)] == ["0\n", "0\n"]
 
 
-KILLED = {"training": ("worker", "command", "node"), "saving": ("rank_keeper", "node")}
+KILLED = {"training": ("worker", "command", *["node"] * thorough()), "saving": ("rank_keeper", "node")}
 
 
 def test_whatever_is_killed_nothing_is_left_and_the_result_is_the_same(cluster: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ continue when the process that started them ends.
 
 import contextlib
 import json
+import math
 import os
 import platform
 import signal
@@ -109,7 +110,9 @@ class Ray(Launcher):
                 refuse_store(pool)
             if pool.nodes > 1:
                 environment[RAY_ADDRESS] = ray.get_runtime_context().gcs_address
-                environment[RAY_BUNDLE] = json.dumps(_bundle(pool))
+                environment[RAY_BUNDLE] = json.dumps(bundle := _bundle(pool))
+                # Ray would set 1, since the actor reserves no core.
+                environment["OMP_NUM_THREADS"] = str(max(1, math.floor(bundle["CPU"])))
             environment |= pool.environment
             kind = ray.remote(RayCommand)
             for index in range(pool.workers):
