@@ -1,9 +1,8 @@
 """Correct training functions that `phyla check` must not accuse, and mistakes that it must not pass."""
 
-import gc
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -477,14 +476,6 @@ def the_source_is_changed(trial: phyla.Trial) -> None:
     if trial.source is not None:
         trial.source.path.chmod(0o755)
         (trial.source.path / "log.txt").write_text("loaded")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_objects() -> Iterator[None]:
-    """Hide what was made before: phyla looks through all objects for random generators, in each trial."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def found(train: Case, space: dict[str, Any], steps: int, home: Path) -> dict[str, Checked]:
