@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from effort import covering
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
 from facts import raises
@@ -87,13 +89,16 @@ def study(wanted: TrainRules, measure: Callable[[float, ClaimedEvaluation], floa
     return EvaluatedStudy(wanted, grow, measure)
 
 
-@pytest.mark.parametrize("quorum", [0.0, 0.8, 1.0])
 @pytest.mark.parametrize(
-    "kinds",
-    [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
-    ids=lambda kinds: f"{len(kinds)}",
+    ("quorum", "max_lag", "kinds"),
+    covering(
+        product(
+            [0.0, 0.8, 1.0],
+            [0, 2],
+            [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
+        )
+    ),
 )
-@pytest.mark.parametrize("max_lag", [0, 2])
 def test_every_budget_is_spent_and_every_trial_is_scored(
     quorum: float, kinds: list[frozenset[WorkKind]], max_lag: int
 ) -> None:
