@@ -10,7 +10,7 @@ from phyla.system.garbage import pause_collection
 
 def test_collection_pauses_for_imports() -> None:
     skipped = gc.get_freeze_count()
-    made = [{}]
+    made: list[object] = [{}]
     with pause_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
