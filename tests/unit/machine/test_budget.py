@@ -120,7 +120,7 @@ def check_trials(strategy: Strategy, done: list[TrialRecord], trials: int) -> No
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=times(20, 60))
+@settings(max_examples=times(12, 60))
 def test_any_shape_of_study_ends(
     members: int, steps: int, total: int, workers: int, quorum: float, seed: int
 ) -> None:
