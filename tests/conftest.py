@@ -76,9 +76,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def few_objects() -> None:
-    """Hide what earlier tests left from `phyla check`, which looks through all objects for random generators."""
+    """Hide what earlier tests left from `phyla check`, which looks through all objects for random generators.
+
+    They stay hidden: `gc.unfreeze` would give all that was imported back to each garbage collection.
+    """
     gc.collect()
     gc.freeze()
 

@@ -55,7 +55,7 @@ def test_pbt_solves_the_toy() -> None:
 @pytest.mark.parametrize("exploit", [Truncation(0.5), None], ids=["exploit only", "grid"])
 def test_without_explore_the_toy_stays_unsolved(exploit: Truncation | None) -> None:
     strategy = PBT(population_size=2, steps_per_trial=5, total_steps=100, exploit=exploit, explore=None)
-    results = np.array([best(strategy, FIG2_SPACE, fig2, seed) for seed in range(times(8, 20))])
+    results = np.array([best(strategy, FIG2_SPACE, fig2, seed) for seed in range(times(4, 20))])
     assert results == pytest.approx(0.5925, abs=5e-4)
 
 
@@ -82,7 +82,7 @@ def test_second_toy() -> None:
         quorum=1.0,
     )
     ceiling = 1.2 - (0.9 * (1 - 0.002 * 2) ** 1000) ** 2
-    found = np.array([best(pbt, space, shrink, seed) for seed in range(2)])
+    found = np.array([best(pbt, space, shrink, seed) for seed in range(times(1, 2))])
     assert found.mean() == pytest.approx(1.19968, abs=2e-5)
     assert found.max() < ceiling
     random = np.array([best(RandomSearch(22, 1000), space, shrink, seed) for seed in range(SEEDS)])

@@ -1,11 +1,13 @@
 """Strategies that look back decide alike on every store."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from effort import covering
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import TrainRules
 from phyla.records import Maximize, StudyState, TrialRecord
@@ -61,8 +63,7 @@ def on(url: str, strategy: Strategy, workers: int) -> list[tuple[object, ...]]:
     return [(t.member, t.generation, str(t.params), t.state, t.fitness) for t in trials]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("name", "workers"), covering(product(STRATEGIES, [4, 1])))
 def test_all_stores_give_the_same_study(
     name: str, workers: int, tmp_path: Path, make_postgres_url: Callable[[], str]
 ) -> None:

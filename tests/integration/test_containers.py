@@ -92,6 +92,10 @@ class Machine:
         with self.run(service) as process:
             assert process.wait(180) == 0, self.log(service)
 
+    def listens(self) -> bool:
+        with socket.socket() as asked:
+            return asked.connect_ex(("127.0.0.1", self.port)) == 0
+
     def healthy(self, service: str) -> bool:
         check = self.words(COMPOSE[service]["healthcheck"]["test"][1:], service)
         return subprocess.run(check, capture_output=True, check=False).returncode == 0
@@ -114,7 +118,8 @@ def test_what_compose_starts_trains_the_study_to_its_end(machine: Machine) -> No
     machine.wait("secrets")
     assert (machine.folder / "secrets/password").read_text() == password
     with machine.run("service") as service:
-        until(lambda: service.poll() is None and machine.healthy("service"), "the service is ready")
+        until(lambda: machine.listens(), "the service listens", process=service)
+        until(lambda: machine.healthy("service"), "the service is ready", process=service)
         assert COMPOSE["worker"]["deploy"]["replicas"] == 2
         with machine.run("worker", 1) as one, machine.run("worker", 2) as other:
             until(lambda: machine.checkpoints() >= 2, "they train")

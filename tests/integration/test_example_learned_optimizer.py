@@ -181,6 +181,7 @@ def run(home: Path, **options: Any) -> tuple[phyla.Results, list[Group]]:
     return results, groups
 
 
+@pytest.mark.thorough  # that studies are the same on any number of shards is tested in test_shards_and_workers.py
 def test_a_study_runs_to_its_end_the_same_on_one_shard_and_on_two(tmp_path: Path) -> None:
     (whole, first), (halves, second) = run(tmp_path / "whole"), run(tmp_path / "halves", shards=2)
     assert whole.counts() == {"completed": 4}

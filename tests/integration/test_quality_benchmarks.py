@@ -22,6 +22,7 @@ from summaries import table, write
 from tables import needed, rows
 
 import phyla
+from effort import times
 from facts import check_facts, raises
 from phyla.strategies import Strategy
 
@@ -49,7 +50,8 @@ def test_a_study_of_every_problem_repeats_exactly(problem: str) -> None:
 
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.label)
 def test_every_contender_spends_the_same_steps_with_every_option(contender: Contender) -> None:
-    for make in contender.options.values():
+    options = [*contender.options.values()]
+    for make in options[: times(1, len(options))]:
         outcome = run_cell(Cell(problem="fig2", label=contender.label, strategy=make(SMALL), seed=1))
         # Of two members that never wait, one that copies the other may skip half of its own steps.
         assert 0.75 * SMALL.all_steps <= outcome["spent"] <= SMALL.all_steps

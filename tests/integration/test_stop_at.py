@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import phyla
+from effort import rarely
 from facts import check_facts, raises
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
@@ -24,13 +25,19 @@ def study(home: Path, objective: Any, **options: Any) -> phyla.Study:
     return phyla.Study("goal", {"lr": phyla.Float(0.1, 1.0)}, objective, strategy, train, home=home)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+HIGH, LOW = phyla.Maximize("score", stop_at=5), phyla.Minimize("loss", stop_at=-5)
+CONSTRAINED = phyla.Constrained(phyla.Maximize("score", stop_at=3), "size >= 5")
+
+
 @pytest.mark.parametrize(
-    ("objective", "said"),
+    ("objective", "said", "workers"),
     [
-        (phyla.Maximize("score", stop_at=5), "score is 5 in trial"),
-        (phyla.Minimize("loss", stop_at=-5), "loss is -5 in trial"),
-        (phyla.Constrained(phyla.Maximize("score", stop_at=3), "size >= 5"), "score is 5 in trial"),
+        (HIGH, "score is 5 in trial", 0),
+        (LOW, "loss is -5 in trial", 0),
+        (CONSTRAINED, "score is 5 in trial", 0),
+        (CONSTRAINED, "score is 5 in trial", 2),
+        rarely(HIGH, "score is 5 in trial", 2),
+        rarely(LOW, "loss is -5 in trial", 2),
     ],
 )
 def test_a_study_ends_when_its_goal_is_reached(tmp_path: Path, objective: Any, said: str, workers: int) -> None:

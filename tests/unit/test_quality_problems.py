@@ -23,6 +23,7 @@ from scipy.stats import wilcoxon
 from several_metrics import FAR, front, missed
 
 import phyla
+from effort import rarely
 
 
 def test_advantages_are_discounted_sums_that_stop_at_failures() -> None:
@@ -37,6 +38,7 @@ def test_advantages_are_discounted_sums_that_stop_at_failures() -> None:
     assert one_step[4] == pytest.approx(rewards[4] + 0.9 * values[5] - values[4])
 
 
+@pytest.mark.thorough
 def test_the_pole_is_learned_with_good_settings_and_not_without_learning() -> None:
     def reached(lr: float) -> float:
         grid = {"lr": [lr], "horizon": [50.0], "trace": [0.9], "entropy": [1e-3]}
@@ -103,9 +105,11 @@ def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() 
     assert free["details"]["stopped"] == []
 
 
-@pytest.mark.parametrize(("task", "level"), [("bandit", 0.3), ("toy", 3.0), ("logistic", 0.0)])
+@pytest.mark.parametrize(("task", "level"), [rarely("bandit", 0.3), ("toy", 3.0), ("logistic", 0.0)])
 def test_the_estimated_winner_is_no_worse_than_the_best_score_ever_or_of_the_last(task: str, level: float) -> None:
-    studies = [winner.record(winner_tasks.TASKS[task], level, seed) for seed in range(2000, 2012)]
+    studies = [
+        winner.record(winner_tasks.TASKS[task], level, seed) for seed in range(2000, 2012 if level else 2003)
+    ]
     regret = winner.summary(studies)["median"]
     assert regret["estimate"] <= min(regret["best ever"], regret["best of last"], regret["median of last"])
     if level == 0:
@@ -331,7 +335,7 @@ def test_evolution_strategies_follow_the_gradient_of_the_meta_loss() -> None:
     ("name", "good", "bad"),
     [
         ("cartpole", {"lr": 0.03, "entropy": 0.001, "distance": 0.1, "trace": 0.9}, {"lr": 0.001}),
-        ("pendulum", {"lr": 0.03, "entropy": 0.01, "distance": 0.2, "trace": 0.9}, {"lr": 0.001}),
+        rarely("pendulum", {"lr": 0.03, "entropy": 0.01, "distance": 0.2, "trace": 0.9}, {"lr": 0.001}),
         ("learned optimizer", {"lr": 0.03, "sigma": 0.1, "unroll": 30.0}, {"lr": 0.001}),
     ],
 )
@@ -348,6 +352,7 @@ def test_good_constant_settings_learn_and_small_rates_do_not(
     assert min(reached(good)) > max(reached(good | bad))
 
 
+@pytest.mark.thorough
 def test_rules_that_random_search_finds_are_as_good_as_recorded() -> None:
     # The quartiles of the row in docs/results.md, on other seeds.
     assert -1.72 <= np.median(values("learned optimizer", "random, constant", 5)) <= -1.58

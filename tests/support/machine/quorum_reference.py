@@ -54,6 +54,7 @@ def study(
     spread: float = 0.1,
     overshoot: int = 0,
     stuck: bool = False,
+    total: int = TOTAL,
 ) -> Outcome:
     """Run a study.
 
@@ -67,12 +68,13 @@ def study(
         spread: standard deviation of the logarithm of a trial's duration.
         overshoot: steps, at most, that a trial trains beyond its end.
         stuck: worker 0 never hands in its third trial.
+        total: steps of the study.
     """
     rng = random.Random(seed)
     strategy = PBT(
         population_size=members,
         steps_per_trial=PER,
-        total_steps=TOTAL,
+        total_steps=total,
         exploit=Truncation(0.25),
         explore=Perturb(factors=(0.8, 1.2), resample=0.25, clip=True),
         quorum=quorum,

@@ -11,6 +11,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from effort import rarely
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 
 OLD, NEW = 0.5, 0.02
 EPOCHS = (0, 1, 2, 4, 5, 7, 11, 12, 13)
+OPTIONS: tuple[dict[str, Any], ...] = ({"kind": SGD, "momentum": 0.9}, {"kind": AdamW})
 
 
 def optimizer_of(kind: type[Optimizer] = SGD, lr: Any = OLD, groups: int = 2, **options: Any) -> Optimizer:
@@ -111,9 +113,16 @@ def test_every_scheduler_of_pytorch_is_tested() -> None:
     assert {*SCHEDULERS, "ReduceLROnPlateau"} - {"Mine"} == there
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("epochs", EPOCHS)
-@pytest.mark.parametrize("options", [{"kind": SGD, "momentum": 0.9}, {"kind": AdamW}])
+def turns() -> list[Any]:
+    """All schedulers, epochs and optimizers; on each change a sixth, and one scheduler after all epochs."""
+    return [
+        case if place % 6 == 0 or (name == "SequentialLR" and case[2] is OPTIONS[0]) else rarely(*case)
+        for number, name in enumerate(SCHEDULERS)
+        for place, case in enumerate(((name, epochs, options) for epochs in EPOCHS for options in OPTIONS), number)
+    ]
+
+
+@pytest.mark.parametrize(("name", "epochs", "options"), turns())
 def test_a_child_uses_its_own_rate_from_its_first_step_to_its_last(
     name: str, epochs: int, options: dict[str, Any]
 ) -> None:

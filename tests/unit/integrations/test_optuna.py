@@ -18,6 +18,7 @@ import optuna
 import pytest
 
 import forked
+from effort import covering
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _make_trials, view
@@ -67,8 +68,9 @@ def distances(done: list[TrialRecord], fitness: Fitness = bowl) -> list[float]:
     return [math.sqrt(fitness(trial)) for trial in sorted(done, key=lambda trial: trial.id)]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cma-es"])
-@pytest.mark.parametrize("maximise", [False, True])
+@pytest.mark.parametrize(
+    ("sampler", "maximise"), covering(itertools.product(["tpe", "gp", "cma-es"], [False, True]))
+)
 def test_samplers_that_learn_come_near_the_optimum(sampler: str, maximise: bool) -> None:
     sign = -1 if maximise else 1
     strategy = Optuna({"gp": 20, "tpe": 50, "cma-es": 80}[sampler], 1, sampler)

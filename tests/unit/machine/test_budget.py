@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import cycle, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import times
+from effort import covering, rarely, times
 from phyla import plugins
 from phyla.controller import StudyRecords
 from phyla.integrations.optuna_search import Optuna
@@ -66,7 +66,7 @@ def with_crews(*values: Iterable[object]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize(
     ("quorum", "copy", "fitness", "workers", "failure_rate"),
-    with_crews([0.0, 0.8, 1.0], ["both", "weights", "hyperparameters"], FITNESSES),
+    covering(with_crews([0.0, 0.8, 1.0], ["both", "weights", "hyperparameters"], FITNESSES)),
 )
 def test_the_budget(fitness: str, quorum: float, workers: int, failure_rate: float, copy: str) -> None:
     members, trials = 6, 5
@@ -120,7 +120,7 @@ def check_trials(strategy: Strategy, done: list[TrialRecord], trials: int) -> No
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=times(20, 60))
+@settings(max_examples=times(12, 60))
 def test_any_shape_of_study_ends(
     members: int, steps: int, total: int, workers: int, quorum: float, seed: int
 ) -> None:
@@ -229,7 +229,19 @@ TRIALS_OF_A_MEMBER: dict[str, int] = {
     "single worker": 12,
     "fixed schedule": 6,
 }
-REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.quorum == 1]
+MORE = (
+    *("t-test", "binary tournament", "backtrack", "min scores, synchronous", "quorum, min scores", "pb2"),
+    *("quorum, t-test", "pareto truncation", "pareto tournament", "initiators, one generation", "asha, one rung"),
+    *("initiators, one generation, without gate", "initiators, weights alone", "initiators, one member"),
+    *("optuna, in pieces", "random search"),
+)
+"""Strategies whose parts other strategies have, in the same or another mode."""
+
+
+def strategies(*, synchronous: bool = False) -> list[Any]:
+    """Return names: on each change, some for each class and each mode; before a release, all."""
+    names = [name for name, strategy in STRATEGIES.items() if strategy.quorum == 1 or not synchronous]
+    return [rarely(name) if name in MORE else name for name in names]
 
 
 SPACE = Space(lr=Float(0.1, 1.0), width=Int(1, 9))
@@ -290,17 +302,17 @@ def decisions(simulation: Simulation) -> list[tuple[object, ...]]:
     return sorted(map(decided, rows.values()), key=lambda facts: (facts[0], facts[1]))
 
 
-@pytest.mark.parametrize("name", REPEATABLE)
+@pytest.mark.parametrize("name", strategies(synchronous=True))
 def test_waiting_for_whole_generations_makes_studies_the_same_with_any_number_of_workers(name: str) -> None:
     def run(workers: int) -> list[tuple[object, ...]]:
         simulation = made(name, "noisy")
         simulation.run(workers, np.random.default_rng(workers))
         return decisions(simulation)
 
-    assert run(1) == run(2) == run(9)
+    assert run(1) == run(9)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_serial_runs_repeat_also_with_a_controller_that_dies_between_any_two_calls(name: str) -> None:
     def rows(fresh_each_time: bool) -> list[tuple[object, ...]]:
         simulation = made(name, "noisy")
@@ -324,13 +336,14 @@ def test_every_strategy_is_stored_as_json_under_its_registered_name(name: str) -
     assert plugins.decode(stored, plugins.resolve) == STRATEGIES[name]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", strategies())
 def test_every_strategy_keeps_the_contract(name: str) -> None:
     check_strategy(STRATEGIES[name], SPACE, SEVERAL if name.startswith("pareto") else Maximize("Q"))
 
 
-@pytest.mark.parametrize(("name", "workers"), [*zip(STRATEGIES, cycle([3, 9, 1]), strict=False)])
-def test_collection_never_takes_what_a_strategy_may_still_choose(name: str, workers: int) -> None:
+@pytest.mark.parametrize("name", strategies())
+def test_collection_never_takes_what_a_strategy_may_still_choose(name: str) -> None:
+    workers = (3, 9, 1)[[*STRATEGIES].index(name) % 3]
     simulation = made(name, "noisy", seed=workers)
     controller, rng = simulation.controller, np.random.default_rng(workers)
     busy: dict[str, TrialRecord] = {}

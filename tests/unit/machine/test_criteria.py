@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from effort import times
 from evaluation_simulation import EvaluatedStudy, nothing
 from facts import check_facts
 from phyla.controller import StudyRecords
@@ -38,8 +39,10 @@ def noisy(parent: object, trial: TrialRecord) -> tuple[object, Mapping[str, floa
     return None, {"accuracy": accuracy, "latency_ms": float(rng.uniform(0, 30))}
 
 
-def simulated(objective: Objective, exploit: Exploit, *, seed: int = 0, **options: int) -> Simulation:
-    strategy = PBT(population_size=8, steps_per_trial=1, total_steps=12, exploit=exploit)
+def simulated(
+    objective: Objective, exploit: Exploit, *, seed: int = 0, trials: int = 12, **options: int
+) -> Simulation:
+    strategy = PBT(population_size=8, steps_per_trial=1, total_steps=trials, exploit=exploit)
     rules = TrainRules(space=Space(lr=Float(0.1, 1.0)), objective=objective, strategy=strategy, **options)  # type: ignore[arg-type]
     return Simulation(rules, noisy, seed=seed)
 
@@ -96,7 +99,7 @@ def test_a_weighted_sum_selects_by_the_sum() -> None:
 
 @pytest.mark.parametrize(("workers", "keep_front"), [(4, 1), (1, 3), (4, 100)])
 def test_checkpoints_on_the_front_stay_up_to_the_limit(workers: int, keep_front: int) -> None:
-    simulation = simulated(FRONT, ParetoTournament(), seed=workers, keep_front=keep_front)
+    simulation = simulated(FRONT, ParetoTournament(), seed=workers, trials=times(6, 12), keep_front=keep_front)
     rng = np.random.default_rng(workers)
     busy: dict[str, TrialRecord] = {}
     while True:

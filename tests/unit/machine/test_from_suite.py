@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from effort import covering, rarely
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
 from facts import raises
@@ -87,13 +89,16 @@ def study(wanted: TrainRules, measure: Callable[[float, ClaimedEvaluation], floa
     return EvaluatedStudy(wanted, grow, measure)
 
 
-@pytest.mark.parametrize("quorum", [0.0, 0.8, 1.0])
 @pytest.mark.parametrize(
-    "kinds",
-    [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
-    ids=lambda kinds: f"{len(kinds)}",
+    ("quorum", "max_lag", "kinds"),
+    covering(
+        product(
+            [0.0, 0.8, 1.0],
+            [0, 2],
+            [[BOTH], [BOTH] * 3, [TRAIN, EVALUATE], [TRAIN] * 3 + [EVALUATE], [BOTH] * 6 + [EVALUATE] * 2],
+        )
+    ),
 )
-@pytest.mark.parametrize("max_lag", [0, 2])
 def test_every_budget_is_spent_and_every_trial_is_scored(
     quorum: float, kinds: list[frozenset[WorkKind]], max_lag: int
 ) -> None:
@@ -457,8 +462,7 @@ def test_a_failed_attempt_is_tried_again() -> None:
     assert one.trials()[0].fitness is not None
 
 
-@pytest.mark.parametrize("quorum", [0.0, 1.0])
-@pytest.mark.parametrize("remeasure", [0, 2])
+@pytest.mark.parametrize(("quorum", "remeasure"), [(0.0, 2), (1.0, 0), rarely(0.0, 0), rarely(1.0, 2)])
 def test_members_go_back_to_elites_that_a_suite_has_scored(quorum: float, remeasure: int) -> None:
     fitness = FromSuite("s", "x_mean", max_lag=2, remeasure=remeasure)
     exploit = Backtrack(quantile=0.4, pool=0.5)

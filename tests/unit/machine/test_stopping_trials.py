@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from effort import rarely
 from facts import raises
 from phyla.configuration import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
@@ -393,7 +394,7 @@ def strategies() -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "strategy"), list(strategies()), ids=[name for name, _ in strategies()])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [rarely(1), 3])
 def test_a_rule_that_always_stops_leaves_the_budget_exact(name: str, strategy: Any, workers: int) -> None:
     def ran(*stopping: StoppingRule) -> Simulation:
         simulation = make(strategy, *stopping, max_stops=2, train=_noisy)

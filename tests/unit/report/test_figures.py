@@ -383,11 +383,13 @@ def test_labels_show_markup_as_it_was_written(study: StudyData) -> None:
         assert "<b>acc" not in str(draw(data).to_json())
 
 
+@pytest.mark.xdist_group("figures")
 @pytest.mark.parametrize("draw", ALL)
 def test_a_thousand_members_stay_light(big: dict[Draw, Any], draw: Draw) -> None:
     assert len(big[draw].to_json()) < 300_000
 
 
+@pytest.mark.xdist_group("figures")
 def test_notes_count_what_a_large_figure_omits(many: StudyData, big: dict[Draw, Any]) -> None:
     tree = big[phylogeny_figure]
     check_facts(notes(tree), f"{LINES} of", f"{len(trace(tree, 'trials').x):,} of 20,000 trials")

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from effort import covering
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, TrialRecord
@@ -64,8 +66,7 @@ def test_what_the_loser_takes_over(copy: str, weights: str, params: str) -> None
         assert trial.reason["copied"] == copy
 
 
-@pytest.mark.parametrize("workers", [1, 3, 6, 12])
-@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize(("workers", "gate"), covering(product([1, 3, 6, 12], [True, False])))
 def test_every_completed_trial_but_the_last_initiates_exactly_once(workers: int, gate: bool) -> None:
     rows = ran(workers, gate=gate, failure_rate=0.2)
     initiated = Counter(facts(trial)["own"]["trial"] for trial in rows.values() if trial.generation)
@@ -73,9 +74,7 @@ def test_every_completed_trial_but_the_last_initiates_exactly_once(workers: int,
     assert set(initiated.values()) == {1}
 
 
-@pytest.mark.parametrize("workers", [1, 3, 6])
-@pytest.mark.parametrize("gate", [True, False])
-@pytest.mark.parametrize("generations", [1, 2])
+@pytest.mark.parametrize(("gate", "generations", "workers"), covering(product([True, False], [2, 1], [3, 1, 6])))
 def test_opponents_are_of_the_last_one_or_two_generations(workers: int, gate: bool, generations: int) -> None:
     rows = ran(workers, gate=gate, generations=generations, trials=12)
     back: Counter[int] = Counter()

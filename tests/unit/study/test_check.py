@@ -1,6 +1,5 @@
 """`phyla check` finds mistakes in training functions, and leaves correct ones alone."""
 
-import gc
 import json
 import os
 import pickle
@@ -10,7 +9,7 @@ import sys
 import time
 import types
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,6 @@ def found(train: Train, home: Path, steps: int | None = None, **settings: Any) -
 
 def failures(train: Train, home: Path, **settings: Any) -> dict[str, str]:
     return {name: one.text for name, one in found(train, home, **settings).items() if one.verdict == "FAIL"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_objects() -> Iterator[None]:
-    """Hide what was made before: phyla looks through all objects for random generators, in each trial."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def loss(w: Any) -> float:

@@ -19,6 +19,7 @@ import jsonschema
 import pytest
 
 import phyla
+from effort import thorough
 from facts import check_facts, raises
 from phyla import plugins
 from phyla.errors import UsageError
@@ -320,8 +321,8 @@ JUNK: list[Any] = [True, -1, math.inf, "", "a:b", [1, "a"], {}, {"name": ["a"]}]
 def test_no_value_anywhere_raises_anything_else_and_the_schema_refuses_no_more(file: Path) -> None:
     whole, accepts = tomllib.loads(ALL), jsonschema.Draft7Validator(json.loads(json.dumps(schema()))).is_valid
     outcomes = set()
-    for path in places(whole):
-        for value in JUNK:
+    for place, path in enumerate(places(whole)):
+        for value in JUNK if thorough() else JUNK[place % 2 :: 2]:
             raw = copy.deepcopy(whole)
             functools.reduce(operator.getitem, path[:-1], raw)[path[-1]] = value
             text = "\n".join(f"{key} = {toml(item)}" for key, item in raw.items())
