@@ -76,7 +76,7 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Ite
     """Return a table with one line per row, in these styles; markup in cells is not interpreted, None is a dash.
 
     The first character of a heading may set the layout of its column: `>` aligned right, `~` cut if there is too
-    little room, `=` wrapped.
+    little room, `=` wrapped, with words that are too long, such as paths, continued on the next line.
     """
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for heading in headings:
@@ -86,16 +86,16 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Ite
             name,
             justify="right" if mark == ">" else "left",
             no_wrap=mark not in ("~", "="),
-            overflow="ellipsis",
+            overflow="fold" if mark == "=" else "ellipsis",
             min_width=min({"~": 9, "=": 11}[mark], len(name)) if mark in ("~", "=") else None,
         )
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
         texts = (NOTHING if cell is None else " ".join(str(cell).split()) for cell in row)
-        cut = (not heading.startswith("=") for heading in headings)
+        wrapped = (heading.startswith("=") for heading in headings)
         grid.add_row(
             *(
-                Text(visible(text), no_wrap=no_wrap, overflow="ellipsis")
-                for text, no_wrap in zip(texts, cut, strict=False)
+                Text(visible(text), no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+                for text, wraps in zip(texts, wrapped, strict=False)
             ),
             style=style,
         )

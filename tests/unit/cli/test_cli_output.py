@@ -60,6 +60,18 @@ def test_columns_that_are_no_number_say_nothing(
     assert printed(capsys)[-1].endswith(LONG)
 
 
+@pytest.mark.parametrize("columns", [40, 60, 119])
+def test_a_path_that_is_longer_than_its_column_goes_on_in_the_next_line(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    path = "/home/" + "a-long-name/" * 12 + "worker-0.log"
+    print_table(["state", "=why"], [["failed", f"it is in {path}"]])
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert max(map(len, rows)) <= columns
+    assert "".join("".join(rows).split()) == f"faileditisin{path}"
+
+
 def test_columns_of_one_name_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
     console().print(table(["step", "step"], [[1, None]]))
     assert [line.split() for line in capsys.readouterr().out.splitlines()][::2] == [["step", "step"], ["1", "-"]]
