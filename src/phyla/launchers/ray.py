@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
 from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment
 from phyla.supervision.gpus import VISIBLE
+from phyla.system.listening import check_listening
 
 ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
 GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands
@@ -199,10 +199,8 @@ def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
         raise ConfigurationError("address=local: that Ray would end with this command; start `ray start --head`")
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if ours and port.isdecimal():
-            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()  # Ray would try for minutes
         if ours:
+            check_listening(address.removeprefix("ray://"))  # Ray would try for minutes
             ray.init(address=address, configure_logging=False, log_to_driver=False)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)  # Ray set one of its own

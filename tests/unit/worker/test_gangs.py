@@ -186,6 +186,15 @@ def test_ray_comes_first_where_its_address_is_named(monkeypatch: pytest.MonkeyPa
     assert engine_for({"nodes": 2}).needed == "nodes that have 64 CPU, 400.0 GiB memory free"
 
 
+def test_a_ray_that_does_not_answer_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with raises(ConfigurationError, "RAY_ADDRESS", address, "Connection refused", "ray start --head"):
+            made("sh", resources={"nodes": 2}).run(workers=0)
+
+
 def test_without_an_engine_the_ways_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)

@@ -179,7 +179,7 @@ class Command:
             ConfigurationError: there is none, or it has too few machines.
         """
         if self.nodes > 1:
-            engine.engine_for(self.resources or {})
+            engine.check_engine(self.resources or {})
 
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""

@@ -18,6 +18,7 @@ from typing import final
 from phyla import settings
 from phyla.errors import ConfigurationError
 from phyla.formatting import size
+from phyla.system.listening import check_listening
 from phyla.worker.containment import keeper
 from phyla.worker.gangs import gang, on_ray, rank
 
@@ -112,6 +113,20 @@ def engine_for(resources: Mapping[str, int]) -> Engine:
         removed=[*settings.slurm_step(), "CUDA_VISIBLE_DEVICES"],
         name="srun",
     )
+
+
+def check_engine(resources: Mapping[str, int]) -> None:
+    """Reject resources that no engine here can give, or a Ray cluster that does not answer."""
+    engine_for(resources)
+    address = settings.ray_address()
+    if address is not None:
+        try:
+            check_listening(address.removeprefix("ray://"))
+        except OSError as error:
+            raise ConfigurationError(
+                f"RAY_ADDRESS={address}: that Ray cannot be used: {error}. Start one with `ray start --head`, "
+                "correct the address, or unset RAY_ADDRESS to use Slurm"
+            ) from error
 
 
 def _make_ray(nodes: int, gpus: int) -> Engine:

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phyla.settings import child_environment
+from phyla.settings import child_environment, ray_address
+from phyla.system.listening import check_listening
 
 CHUNK_BYTES = 1 << 16
 NUMBER = "PHYLA_NODE_RANK"
@@ -89,6 +90,11 @@ def main(nodes: int, bundle: Mapping[str, float], arguments: Sequence[str]) -> N
     """Run a command on each of several nodes; exit as the first that fails."""
     import ray
 
+    address = ray_address() or ""
+    try:
+        check_listening(address.removeprefix("ray://"))  # Ray would try for minutes
+    except OSError as error:
+        sys.exit(f"phyla: Ray at {address!r}, from RAY_ADDRESS, cannot be used: {error}")
     ray.init(address="auto", configure_logging=False, log_to_driver=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray set a handler of its own
     outputs = start(ray, nodes, bundle, arguments)
