@@ -99,15 +99,15 @@ def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: in
 
 def test_a_process_on_another_machine_that_went_silent_loses_its_trial_with_its_lease(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with attached(tmp_path, said=str(said), sleep_s=0.02, lease_s=1.0) as process:
+    with attached(tmp_path, said=str(said), sleep_s=0.02, lease_s=3.0) as process:
         until(said.exists, "a line", process=process)
         os.kill(process.pid, signal.SIGSTOP)
-        polled(phyla.attach(make(tmp_path), lease_s=1.0).member())
+        polled(phyla.attach(make(tmp_path), lease_s=3.0).member())
     assert phyla.load_study("attached", home=tmp_path).counts() == {"completed": 6}
 
 
 def test_a_process_keeps_its_lease_while_it_computes(tmp_path: Path) -> None:
-    with phyla.attach(make(tmp_path), lease_s=1.5) as job:
+    with phyla.attach(make(tmp_path), lease_s=3.0) as job:
         for trial in job.trials():
             (started,) = attempts(job.results(), trial.id)
             while attempts(job.results(), trial.id)[0].expires_at == started.expires_at:

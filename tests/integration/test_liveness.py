@@ -292,7 +292,7 @@ def train(trial):
         assert not escaped("first"), "it outlived its worker"
     save(trial)
 """
-    runs.write(ESCAPED + train, "stall_timeout_s=2.0")
+    runs.write(ESCAPED + train, "stall_timeout_s=4.0")
     runs.run()
     assert runs.results().counts() == {"completed": 4}
     (child,) = runs.signs("escaped-*")

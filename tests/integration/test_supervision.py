@@ -70,7 +70,7 @@ def train(trial):
         threading.Event().wait()
     save(trial)
 """
-    done = run(write(tmp_path, train, running="stall_timeout_s=1.0", workers=1))
+    done = run(write(tmp_path, train, running="stall_timeout_s=4.0", workers=1))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     lost = [attempt for attempt in results.attempts() if attempt.state is AttemptState.LOST]
@@ -315,7 +315,7 @@ def train(trial):
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(60)
 """
-    done = run(write(tmp_path, train, running="stall_timeout_s=1.0", workers=1))
+    done = run(write(tmp_path, train, running="stall_timeout_s=4.0", workers=1))
     assert done.returncode != 0
     check_facts(done.stderr, "SIGTERM")
     assert len(list((tmp_path / "home").glob("running-*"))) == 1

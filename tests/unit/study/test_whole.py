@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +89,27 @@ def test_a_batch_that_can_never_be_whole_is_an_error_and_takes_nothing(tmp_path:
 
 def test_a_batch_counts_its_seconds_once(tmp_path: Path) -> None:
     study = make(tmp_path)
+    began = time.monotonic()
     trials = study.ask(4, whole=True)
     threading.Event().wait(0.4)
     told(study, trials)
+    elapsed_s = time.monotonic() - began
     results = study.results()
     attempts = results.attempts()
-    assert 0.4 <= results.time_spent().total_s < 0.8
+    assert 0.4 <= results.time_spent().total_s <= elapsed_s
     assert len({str(attempt.timings) for attempt in attempts}) == 1
     assert all(trial.state is JobState.COMPLETED for trial in results.trials())
 
 
 def test_trials_of_one_request_that_are_told_one_by_one_share_its_time(tmp_path: Path) -> None:
     study = make(tmp_path)
+    began = time.monotonic()
     first, *others = study.ask(4)
     threading.Event().wait(0.3)
     for trial in (first, *others):
         (trial.checkpoint_dir / "weights").write_text("w")
         study.tell(trial, metrics={"score": 1.0})
+    elapsed_s = time.monotonic() - began
     spent = [sum((one.timings or {}).values()) for one in study.results().attempts()]
-    assert spent[0] >= 0.3 > max(spent[1:])
+    assert spent[0] >= 0.3
+    assert sum(spent) <= elapsed_s
