@@ -52,14 +52,17 @@ class Comparisons:
     """Members to compare, found once for all decisions of a transaction about members at the same grid line."""
 
     def __init__(self) -> None:
-        self._published: Sequence[tuple[object, ...]] = ()
+        self._population: Sequence[Member] = ()
         self._by_line: dict[int | None, Compared | None] = {}
 
     def peers(self, member: Member, population: Sequence[Member], rules: TrainRules) -> Compared | None:
         """Return the `peers` of a member; found again once another member publishes, or ends."""
-        published = [(peer.states, peer.best, peer.state is MemberState.DONE) for peer in population]
-        if published != self._published:
-            self._published, self._by_line = published, {}
+        # Of a thousand members, a decision changes one; the others are the same objects.
+        changed = [pair for pair in zip(population, self._population, strict=False) if pair[0] is not pair[1]]
+        same = all(_published(new) == _published(old) for new, old in changed)
+        if len(population) != len(self._population) or not same:
+            self._by_line = {}
+        self._population = tuple(population)
         own = member.published
         line = None if own is None else rules.strategy.line(own.progress)
         if line not in self._by_line:
@@ -83,6 +86,11 @@ def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list
         same = len(known) == len(states) and best is member.best
         past.append(member if same else replace(member, states=tuple(known), best=best))
     return past
+
+
+def _published(member: Member) -> tuple[object, ...]:
+    """Return what others see of a member when they decide."""
+    return member.states, member.best, member.state is MemberState.DONE
 
 
 def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
