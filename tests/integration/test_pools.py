@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from waiting import until
 
 LOCAL = ("--launcher", "local", "--workers", 2)
 ONE = ("--launcher", "local", "--workers", 1)
+
+CLOSED = "127.0.0.1:1"
+"""An address at which nothing listens."""
 
 IMPORT = "from phyla.study_modules import command_line\n"
 """What a study file does not see otherwise: the command line of the process that reads it."""
@@ -193,6 +197,37 @@ def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled)
     assert (Local().alive(toy.pool), toy.pool.workers) == (2, 2)
     assert "alive" in toy.call("workers", "toy")
     toy.call("down", "toy", "--grace", "1s")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variable", "value"),
+    [("ray", "RAY_ADDRESS", CLOSED), ("slurm", "SLURM_CONF", "/none"), ("kubernetes", "KUBECONFIG", "/none")],
+)
+def test_an_engine_that_does_not_answer_is_told_and_leaves_no_pool(
+    toy: Pooled, monkeypatch: pytest.MonkeyPatch, launcher: str, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    image = ("--launcher-option", "image=x") if launcher == "kubernetes" else ()
+    for command in ("run", "up"):
+        printed = toy.call(command, toy.file, "--launcher", launcher, *image, code=1)
+        check_facts(printed, {"ray": CLOSED, "slurm": "squeue", "kubernetes": "kubectl"}[launcher])
+        assert toy.workers == []
+    toy.go_on()
+    toy.call("run", toy.file, *ONE)
+    assert toy.completed()
+
+
+def test_a_pool_whose_engine_is_gone_can_be_forgotten(toy: Pooled) -> None:
+    toy.call("up", toy.file, "--workers", 1)
+    up = toy.pool
+    toy.call("down", "toy", "--grace", "1s")
+    replace(up, launcher="ray", options={"address": CLOSED}).save()
+    for command in (("run", toy.file, *ONE), ("down", "toy")):
+        check_facts(toy.call(*command, code=1), CLOSED, "'ray'", "phyla down toy --forget")
+    check_facts(toy.call("down", "toy", "--forget"), toy.home / "pools/toy")
+    toy.go_on()
+    toy.call("run", toy.file, *ONE)
+    assert toy.completed()
 
 
 def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:

@@ -56,7 +56,9 @@ def start_pool(pool: Pool) -> None:
     launcher = launcher_named(pool.launcher)
     with _lock_pool(pool.folder):
         before = Pool.load(pool.folder)
-        alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
+        if before is None:
+            launcher.alive(pool)  # An engine that does not answer starts nothing, so nothing is stored.
+        alive = 0 if before is None or before == pool else _ask_alive(before)
         differs = before is not None and replace(before, workers=pool.workers) != pool
         if alive > (0 if differs else pool.workers):
             workers = format_count(alive, "worker")
@@ -70,8 +72,24 @@ def start_pool(pool: Pool) -> None:
         except (ConfigurationError, LauncherFailed) as error:
             with contextlib.suppress(LauncherFailed):  # some may have been started
                 if before is None and (isinstance(error, ConfigurationError) or not launcher.alive(pool)):
-                    (pool.folder / "pool.json").unlink()
+                    forget_pool(pool)
             raise
+
+
+def _ask_alive(pool: Pool) -> int:
+    """Return how many workers a stored pool has; if its launcher cannot tell, say how to go on without it."""
+    try:
+        return launcher_named(pool.launcher).alive(pool)
+    except LauncherFailed as error:
+        raise LauncherFailed(f"{error}. {how_to_forget(pool)}") from error
+
+
+def how_to_forget(pool: Pool) -> str:
+    """Return what to do about a pool whose engine is gone."""
+    return (
+        f"It is asked because pool {pool.name!r} was started with launcher {pool.launcher!r}; if its workers are "
+        f"gone for good, forget it with: phyla down {pool.name} --forget"
+    )
 
 
 def stop_pool(pool: Pool, grace_s: float) -> None:
@@ -80,7 +98,12 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
         # Stored first, so that `phyla run` starts no more workers even if this process is killed halfway.
         replace(pool, workers=0).save()
         launcher_named(pool.launcher).stop(pool, grace_s)
-        (pool.folder / "pool.json").unlink(missing_ok=True)
+        forget_pool(pool)
+
+
+def forget_pool(pool: Pool) -> None:
+    """Remove a pool and stop nothing; its logs stay."""
+    (pool.folder / "pool.json").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
-from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment
+from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment, ray_address
 from phyla.supervision.gpus import VISIBLE
 from phyla.system.listening import check_listening
 
@@ -195,6 +195,8 @@ def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
     except ImportError as error:
         raise ConfigurationError(f"launcher 'ray' needs Ray: pip install 'phyla[ray]' ({error})") from error
     address, ours = pool.options.get("address", "auto"), not ray.is_initialized()
+    if address == "auto":
+        address = ray_address() or "auto"  # Ray would take it too, but only here is it known whether it answers
     if address == "local":
         raise ConfigurationError("address=local: that Ray would end with this command; start `ray start --head`")
     handler = signal.getsignal(signal.SIGTERM)
@@ -209,8 +211,9 @@ def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
         if isinstance(error, SystemExit):  # from Ray's handler, while it connected: the signal was meant for ours
             signal.signal(signal.SIGTERM, handler)
             signal.raise_signal(signal.SIGTERM)
+        why = str(error).rstrip(".")
         raise LauncherFailed(
-            f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or give its address: "
+            f"Ray at {address!r} cannot be used: {why}. Start one with `ray start --head`, or give its address: "
             "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"
         ) from error
     finally:
