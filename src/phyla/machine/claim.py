@@ -4,6 +4,7 @@ import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from phyla.errors import ConfigurationError
@@ -82,8 +83,11 @@ def claim(
     wanted = MemberState.READY  # Looking it up costs six times what comparing does.
     ready = [member for member in population if member.state is wanted]
     slot, skipped, beyond = slot_of(worker), False, math.inf
+    # They are ordered by index. Of equal progress, the worker's own come first.
+    ready.sort(key=lambda member: member.slot != slot)
+    ready.sort(key=attrgetter("progress"))
     comparisons = comparisons or Comparisons()
-    for candidate in sorted(ready, key=lambda member: (member.progress, member.slot != slot, member.index)):
+    for candidate in ready:
         if candidate.measures_left == 0 and _line(candidate, rules) >= beyond:
             continue
         member = view.locked_ready(candidate)

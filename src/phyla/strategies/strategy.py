@@ -246,10 +246,24 @@ class Compared(tuple[Member, ...]):
         """What they published with a fitness, best first."""
         return _best_first(member.published for member in self)
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """The place of each member in the ranking, from 0, by its index."""
+        return {state.member: place for place, state in enumerate(self.ranking)}
+
 
 def ranked(population: Population) -> list[Scored]:
     """Return what members published with a fitness, best first; of equal scores the higher index first."""
-    return list((population if isinstance(population, Compared) else Compared(population)).ranking)
+    return list(_compared(population).ranking)
+
+
+def place_of(member: Member, population: Population) -> int:
+    """Return a member's place in `ranked`, from 0; KeyError without a score."""
+    return _compared(population).places[member.index]
+
+
+def _compared(population: Population) -> Compared:
+    return population if isinstance(population, Compared) else Compared(population)
 
 
 def ranked_best(population: Population) -> list[Scored]:
