@@ -39,14 +39,14 @@ from phyla.strategies.fitness import Last
 from simulation import stored_final
 
 BOTH = frozenset({WorkKind.TRAIN, WorkKind.EVALUATE})
-SUITE = Suite("s", (EvalTask("a", nothing),))
 Work: TypeAlias = Claimed | ClaimedEvaluation
 
 
 def rules(
     *, size: int = 4, trials: int = 3, suite: bool = False, final: Final | None = None, **more: Any
 ) -> TrainRules:
-    """Return rules of a synchronous study with a final."""
+    """Return rules of a synchronous study with a final; eval tasks have as many attempts as trials."""
+    attempts = {"max_attempts": more["max_attempts"]} if "max_attempts" in more else {}
     return TrainRules(
         space=Space(h=Float(0.1, 1.0)),
         objective=Maximize("x"),
@@ -59,7 +59,7 @@ def rules(
             quorum=1.0,
             fitness=FromSuite("s", "x_mean", max_lag=0) if suite else Last(),
         ),
-        suites=(SUITE,) if suite else (),
+        suites=(Suite("s", (EvalTask("a", nothing, **attempts),)),) if suite else (),
         final=final or Final(candidates=size, measurements=4 * size),
         **more,
     )
@@ -217,8 +217,10 @@ class HeldStudy:
         if ended.state is StudyState.COMPLETED:
             measured = self.measurements()
             lost = {trial.parent for trial in measured if trial.order is None or not math.isfinite(trial.order)}
+            with self.store.reader(self.id) as reader:
+                damaged = {group.seen for group in reader.groups() if group.state is GroupState.GONE}
             # Retries are no other trials. Another one may take the place of each that drops out.
-            assert len(measured) <= self.planned * (1 + len(lost))
+            assert len(measured) <= self.planned * (1 + len(lost) + len(damaged))
 
     def members(self) -> list[Member]:
         with self.store.reader(self.id) as reader:
