@@ -17,8 +17,14 @@ def states_kept(rules: TrainRules) -> int:
 
 
 def publish_state(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
-    """Return a member with one more published state; the best of the states that drop out is kept."""
-    states = (newest, *member.states)
+    """Return a member with one more published state; the best of the states that drop out is kept.
+
+    Of the states at one grid line, the first is compared. A later one, of a trial that ended early, drops out.
+    """
+    line, before = rules.strategy.line, member.states
+    if len(before) > 1 and line(before[0].progress) == line(before[1].progress):
+        before = before[1:]
+    states = (newest, *before)
     count = states_kept(rules)
     best = best_of(member.best, states[count:][::-1]) if rules.strategy.keeps_best else None
     return replace(member, states=states[:count], best=best, **changes)

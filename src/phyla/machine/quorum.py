@@ -72,18 +72,21 @@ class Comparisons:
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
-    """Return members with their states as of a grid line, or else the oldest kept state."""
+    """Return members with their states as of a grid line, or else the oldest kept state.
+
+    Of several states at that line, since trials may end early, it is the first.
+    """
     line_of, elites = cache(strategy.line), strategy.keeps_best
     past: list[Member] = []
     for member in population:
-        states, best = member.states, member.best
-        known = [state for state in states if state.judged and line_of(state.progress) <= line]
-        known = known or [state for state in states if state.judged][-1:]
+        states, best = [state for state in member.states if state.judged], member.best
+        at = [state for state in states if line_of(state.progress) == line]
+        known = at[-1:] + [state for state in states if line_of(state.progress) < line] or states[-1:]
         if best is not None and line_of(best.progress) > line:
             best = None
         if elites:
             best = best_of(best, reversed(known))
-        same = len(known) == len(states) and best is member.best
+        same = len(known) == len(member.states) and best is member.best
         past.append(member if same else replace(member, states=tuple(known), best=best))
     return past
 
@@ -98,13 +101,11 @@ def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
     newest = member.published
     if newest is None:
         return False
-    reached = line_of(newest.progress)
-    if reached < line:
+    if line_of(newest.progress) < line:
         return member.state is MemberState.DONE and all(state.judged for state in member.states)
-    if reached == line:
-        return True
     # Evaluations may overtake each other: the compared state must have its score.
-    early = [state for state in member.states if line_of(state.progress) <= line]
+    at = [state for state in member.states if line_of(state.progress) == line]
+    early = at[-1:] or [state for state in member.states if line_of(state.progress) < line]
     return not early or any(state.judged for state in early)
 
 

@@ -137,7 +137,10 @@ class PBT(Strategy):
         return None
 
     def _ready(self, member: Member) -> bool:
-        published = member.published
-        if published is None or member.progress < self.burn_in:
+        published = [state for state in member.states if state.judged]
+        if not published or member.progress < self.burn_in:
             return False
-        return published.progress - member.decided_at >= (self.ready_interval or self.steps_per_trial)
+        lines = [self.line(state.progress) for state in published[:2]]
+        if len(lines) > len(set(lines)):
+            return False  # Its trial ended early. It was compared at this line before.
+        return published[0].progress - member.decided_at >= (self.ready_interval or self.steps_per_trial)

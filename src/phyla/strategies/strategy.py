@@ -211,8 +211,11 @@ class Strategy(Protocol):
         return False
 
     def line(self, progress: int) -> int:
-        """Return how many grid lines a member has passed; by default multiples of `steps_per_trial`, or of 1."""
-        return progress // (getattr(self, "steps_per_trial", None) or 1)
+        """Return how many grid lines a member has passed: multiples of `steps_per_trial`, or of 1, and the end."""
+        every, end = getattr(self, "steps_per_trial", None) or 1, self.member_steps
+        # The last trial may be shorter. What it reached is no score to compare with those at the line before.
+        at_end = end is not None and progress >= end and end % every > 0
+        return progress // every + at_end
 
     def finished(self, member: Member) -> bool:
         """Return whether the member has nothing more to do."""

@@ -38,6 +38,7 @@ class Simulation:
     rules: TrainRules
     train: Train
     seed: int = 0
+    reached: Callable[[TrialRecord], int] = lambda trial: trial.end_step
     clock: VirtualClock = field(default_factory=VirtualClock)
     store: Store = field(init=False)
     stories: Stories = field(init=False)
@@ -62,14 +63,14 @@ class Simulation:
         return Completion(
             trial=trial.id,
             token=trial.token,
-            reached_step=trial.end_step,
+            reached_step=self.reached(trial),
             values={metric: [value] for metric, value in metrics.items()},
             metrics=metrics,
             checkpoint=Checkpoint(
                 name=name,
                 study=trial.study,
                 trial=trial.id,
-                step=trial.end_step,
+                step=self.reached(trial),
                 identity="d" * 8,
                 size_bytes=1,
                 created_at=self.clock.now,

@@ -252,11 +252,11 @@ def metrics(fitness: Callable[[TrialRecord], float], trial: TrialRecord) -> dict
     return {"Q": fitness(trial), "cost": trial.seed % 7 + 0.0, "load": trial.seed % 5 / 5}
 
 
-def made(name: str, fitness: str, seed: int = 0) -> Simulation:
+def made(name: str, fitness: str, seed: int = 0, strategy: Strategy | None = None) -> Simulation:
     rules = TrainRules(
         space=SPACE,
         objective=SEVERAL if name.startswith("pareto") else Maximize("Q"),
-        strategy=STRATEGIES[name],
+        strategy=strategy or STRATEGIES[name],
         max_attempts=2,
         max_broken=100,
     )
@@ -304,12 +304,43 @@ def decisions(simulation: Simulation) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("name", strategies(synchronous=True))
 def test_waiting_for_whole_generations_makes_studies_the_same_with_any_number_of_workers(name: str) -> None:
-    def run(workers: int) -> list[tuple[object, ...]]:
-        simulation = made(name, "noisy")
-        simulation.run(workers, np.random.default_rng(workers))
-        return decisions(simulation)
+    assert run_with(made(name, "noisy"), 1) == run_with(made(name, "noisy"), 9)
 
-    assert run(1) == run(9)
+
+def run_with(simulation: Simulation, workers: int) -> list[tuple[object, ...]]:
+    """Run a study to its end with some workers, which take turns at random; return its decisions."""
+    simulation.run(workers, np.random.default_rng(workers))
+    return decisions(simulation)
+
+
+UNEVEN = [name for name, strategy in STRATEGIES.items() if isinstance(strategy, PBT) and strategy.quorum == 1]
+
+
+@pytest.mark.parametrize(("name", "total"), covering((name, total) for name in UNEVEN for total in (-1, -6)))
+def test_the_last_trial_may_be_shorter_with_any_number_of_workers(name: str, total: int) -> None:
+    strategy = STRATEGIES[name]
+    assert isinstance(strategy, PBT)
+    uneven = replace(strategy, total_steps=strategy.total_steps + total)
+    alone = made(name, "peaked", strategy=uneven)
+    assert run_with(alone, 1) == run_with(made(name, "peaked", strategy=uneven), 9)
+    with alone.store.reader(alone.study.id) as reader:
+        assert [member.progress for member in reader.members()] == [uneven.total_steps] * uneven.population_size
+
+
+@pytest.mark.parametrize("name", [name for name in UNEVEN if not name.startswith("pb2")])
+def test_trials_may_end_early_with_any_number_of_workers(name: str) -> None:
+    def reached(trial: TrialRecord) -> int:
+        return max(trial.start_step + 1, trial.end_step - max(0, trial.seed % 9 - 3))
+
+    def study() -> Simulation:
+        return replace(made(name, "noisy"), reached=reached)
+
+    alone = study()
+    assert run_with(alone, 1) == run_with(study(), 9)
+    with alone.store.reader(alone.study.id) as reader:
+        trials = [*reader.trials()]
+    assert any(trial.reached_step != trial.end_step for trial in trials)
+    assert any(trial.reason.get("decision") == "exploit" for trial in trials)
 
 
 @pytest.mark.parametrize("name", strategies())

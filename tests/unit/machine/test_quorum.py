@@ -160,6 +160,28 @@ def test_overshoot_is_no_lead() -> None:
     assert seen(peers(early, [early, late], rules(1.0))) == {0: 10, 1: 13}
 
 
+def test_of_several_states_at_a_line_the_first_is_seen() -> None:
+    mine, other = member(0, 10), member(1, 10, 13)
+    assert seen(peers(mine, [mine, other], rules(1.0))) == {0: 10, 1: 10}
+    assert seen(peers(other, [mine, other], rules(1.0))) == {0: 10, 1: 10}
+    beyond = member(1, 10, 13, 20)
+    assert seen(peers(mine, [mine, beyond], rules(1.0))) == {0: 10, 1: 10}
+
+
+def test_states_between_two_lines_drop_out_first() -> None:
+    going, by = member(0), rules(1.0)
+    for progress, kept in ((10, [10]), (13, [13, 10]), (17, [17, 10]), (20, [20, 10]), (30, [30, 20])):
+        going = publish_state(going, state(0, progress), by)
+        assert [state.progress for state in going.states] == kept
+
+
+def test_the_end_is_a_line_of_its_own() -> None:
+    strategy = PBT(population_size=2, steps_per_trial=4, total_steps=18)
+    assert [strategy.line(progress) for progress in (3, 4, 15, 16, 17, 18, 19)] == [0, 1, 3, 4, 4, 5, 5]
+    even = PBT(population_size=2, steps_per_trial=4, total_steps=16)
+    assert [even.line(progress) for progress in (15, 16, 17)] == [3, 4, 4]
+
+
 def test_nobody_waits_for_members_that_were_given_up_but_for_those_that_have_published_nothing() -> None:
     ahead, given_up, new = member(0, 10, 20), member(1, 10, done=True), member(2)
     assert seen(peers(ahead, [ahead, given_up], rules(1.0))) == {0: 20}
