@@ -427,6 +427,7 @@ def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Pat
     assert "weights-" in unneeded
 
 
+@pytest.mark.timeout(900)  # before a release it covers every parameter of every request
 def test_no_request_is_a_server_error(tmp_path: Path) -> None:
     # What deletes the study would leave the others nothing to look at.
     settings = tmp_path / "schemathesis.toml"
