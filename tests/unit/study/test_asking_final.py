@@ -1,5 +1,6 @@
 """A final that a loop with ask and tell holds."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -148,6 +149,15 @@ def test_the_last_measurement_that_fails_ends_the_study(tmp_path: Path) -> None:
     assert not study.finished
     with raises(StudyFailed, "4 of its measurements", f"trial {last.id}", "boom"):
         study.tell(last, error="boom")
+    assert study.results().state is StudyState.FAILED
+
+
+def test_the_last_measurement_that_is_nan_ends_the_study(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    *others, last = first_measurements(study)
+    tell(study, others, lambda _: math.nan)
+    with raises(StudyFailed, "4 of its measurements", f"trial {last.id}", "score=nan"):
+        tell(study, [last], lambda _: math.nan)
     assert study.results().state is StudyState.FAILED
 
 
