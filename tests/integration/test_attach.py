@@ -16,7 +16,7 @@ import pytest
 import attached_loop
 import phyla
 from attached_loop import make, polled, train
-from facts import raises
+from facts import check_facts, raises
 from forked import Forked
 from phyla.errors import (
     ConfigurationError,
@@ -201,6 +201,22 @@ def test_what_cannot_be_attached_to_is_refused(tmp_path: Path) -> None:
     phyla.attach(phyla.Study("own", space, phyla.Minimize("loss"), strategy, home=tmp_path)).close()
     with raises(NotImportable, "phyla.attach(Study"):
         phyla.attach("own", home=tmp_path)
+
+
+def test_a_poll_stops_before_the_final_which_a_loop_over_trials_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with phyla.attach(make(tmp_path, final=phyla.Final(candidates=2, measurements=6))) as job:
+        polled(job.member())
+        check_facts(caplog.text, "poll()", "final", "trials()")
+        (released,) = [trial for trial in job.results().trials() if trial.measures]
+        assert released.state is JobState.PENDING
+        for trial in job.trials():
+            assert trial.measuring
+            train(trial)
+        best = job.results().best
+    assert best is not None
+    assert best.measurements > 0
 
 
 def positive(params: phyla.space.Params) -> bool:

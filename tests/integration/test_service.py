@@ -231,6 +231,31 @@ def test_the_log_is_json_and_an_address_with_the_version_is_understood(tmp_path:
         assert "no studies yet" in phyla("status", "--server", f"{service.url}/v1").stdout
 
 
+def test_a_final_of_another_language(http: httpx.Client) -> None:
+    """A client that saves a checkpoint anyway, and one that names the measured one, both hold it."""
+    http.post("/studies", json={**TABLE, "final": {"candidates": 2, "measurements": 6}})
+    measured = 0
+    while True:
+        told = http.post("/studies/quadratic/suggestions", json={"worker": "me", "wait_s": 5}).json()
+        if told["ended"]:
+            break
+        (trial,) = told["suggestions"]
+        measures = trial["start_step"] == trial["end_step"]
+        name = trial["checkpoint"] if measures and measured % 2 else f"s3://mine/{trial['trial']}"
+        answer = http.post(
+            f"/studies/quadratic/trials/{trial['trial']}/complete",
+            json={
+                "token": trial["token"],
+                "step": trial["end_step"],
+                "metrics": {"loss": trial["trial"]},
+                "checkpoint": name,
+            },
+        ).json()
+        assert answer["counts"], answer
+        measured += measures
+    assert (told["why"], measured) == ("the study is completed", 6)
+
+
 @pytest.mark.parametrize("held_up", ["tokens", "studies"])
 def test_a_request_that_a_stop_interrupts_is_answered(
     store: Store, monkeypatch: pytest.MonkeyPatch, held_up: str

@@ -401,6 +401,8 @@ class Controller:
 
 
 def _no_time(work: str, expected_s: float | None, room: Room) -> NoTime:
+    if expected_s is None:
+        return NoTime(why=f"there is no time left for {work}")
     return NoTime(why=f"{work} takes about {expected_s:.3g} s, and {room.left_s:.3g} s are left")
 
 

@@ -1,6 +1,6 @@
 """The machine: `(view, event) -> commands`. Pure and read-only."""
 
-from phyla.machine.capacity import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
+from phyla.machine.capacity import ANY_GPUS, NO_LIMIT, ONLY_END, RECENT, Room, expected_s
 from phyla.machine.claim import claim
 from phyla.machine.commands import (
     AddReports,

@@ -24,7 +24,7 @@ class Room:
     Attributes:
         gpus: least and greatest number of GPUs that an eval task may need.
         labels: the labels that eval tasks may need; those without a label always fit.
-        left_s: seconds until it must stop; None for no limit.
+        left_s: seconds until it must stop; None for no limit. Below 0 it gets nothing.
         run_s: the time limit of its whole run, in seconds.
         resting: identities of eval tasks that are not handed out now.
     """
@@ -37,12 +37,16 @@ class Room:
 
     def holds(self, expected_s: float | None) -> bool:
         """Return whether to start a job of this expected duration; None if unknown."""
-        if self.left_s is None or expected_s is None:
+        if self.left_s is None:
             return True
+        if expected_s is None:
+            return self.left_s >= 0
         return expected_s <= self.left_s or expected_s > WHOLE * self.run_s
 
 
 NO_LIMIT = Room()
+ONLY_END = Room(left_s=-1.0)
+"""Claims nothing. Such a request only ends a study that has nothing left to do."""
 
 
 def expected_s(trial: TrialRecord, recent: Sequence[TrialRecord]) -> float | None:

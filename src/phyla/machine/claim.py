@@ -374,7 +374,7 @@ class _Claim:
         if self.fills and not due and rules.suite_fitness is None:
             due = running_measurements(view)
         if due is None:
-            return None, [end_final(view, end)]
+            return None, [end_final(view, rules, final, end)]
         if not due:
             return Idle(seconds=None, why="the final waits for what is running"), []
         if rules.suite_fitness is not None:

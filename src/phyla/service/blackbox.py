@@ -263,7 +263,7 @@ def _completion(reader: Reader, needed: Sequence[str], trial: int, saved: Saved)
     """Return the completion that a client submitted; raise if it does not fit the trial."""
     study, row = reader.study().id, reader.checkpoint(saved.checkpoint)
     _check_step(reader, trial, saved.step, least=1)
-    if row is not None and row.trial != trial:
+    if row is not None and row.trial != trial and not _trial(reader, trial).measures:
         raise StateError(f"checkpoint name {saved.checkpoint!r} is taken by trial {row.trial}; choose another")
     reports = [*(report.metrics for report in reader.reports(trial, saved.token)), saved.metrics]
     values = {name: [metrics[name] for metrics in reports if name in metrics] for name in needed}
@@ -295,7 +295,8 @@ def _difference(trial: TrialRecord, saved: Saved) -> str | None:
     stored = {name: trial.metrics.get(name) for name in saved.metrics}
     if any(math.isfinite(value) and stored[name] != value for name, value in saved.metrics.items()):
         return f"{stored}"
-    return None if trial.checkpoint == saved.checkpoint else f"checkpoint {trial.checkpoint!r}"
+    # A measurement keeps the checkpoint that it measures.
+    return None if trial.measures or trial.checkpoint == saved.checkpoint else f"checkpoint {trial.checkpoint!r}"
 
 
 def _view(kind: type[View], trial: TrialRecord, **more: Any) -> View:

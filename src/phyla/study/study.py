@@ -436,6 +436,7 @@ class Study:
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
             StateError: a trial already has a result, with other metrics.
+            StudyFailed: these trials count, but they were the last ones, and the study ends without a result.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.study.running import ask as asking
@@ -453,7 +454,7 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether the study takes no more work: it ended, or every member is done."""
+        """Whether the study takes no more work: it ended, or every member is done and there is no final."""
         from phyla.study.running import ask as asking
 
         return asking.is_finished(self._open())

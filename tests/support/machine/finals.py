@@ -83,6 +83,10 @@ class Rates:
     dies: float = 0.0
     damages: float = 0.0
     diverges: float = 0.0
+    spoils: bool = False
+    """Measures nan in the final."""
+    spared: int | None = None
+    """The trial whose measurements are not spoiled."""
 
 
 def noise(seed: int) -> float:
@@ -180,7 +184,9 @@ class HeldStudy:
         if not trial.measures:
             weights += float(trial.params["h"])  # type: ignore[arg-type]
         value = self.score(trial, weights)
-        if random.Random(trial.seed).random() < self.rates.diverges:
+        if random.Random(trial.seed).random() < self.rates.diverges or (
+            trial.measures and self._spoils(trial.parent)
+        ):
             value = math.nan
         name = f"{trial.id}.{trial.token}"
         self.weights[name] = weights
@@ -206,8 +212,12 @@ class HeldStudy:
         if work.job.kind is JobKind.AGGREGATE:
             return evaluated(work, values={"x_mean": self.values[work.group.id]})
         weights = self.weights[work.seen.name]
-        self.values[work.group.id] = weights + noise(round(1e9 * weights) + work.group.replicate)
+        value = weights + noise(round(1e9 * weights) + work.group.replicate)
+        self.values[work.group.id] = math.nan if measures(work) and self._spoils(work.seen.trial) else value
         return evaluated(work, self.values[work.group.id])
+
+    def _spoils(self, candidate: int | None) -> bool:
+        return self.rates.spoils and candidate != self.rates.spared
 
     def _check_ended(self, ended: Ended) -> None:
         before = self.trials()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phyla.machine import Room, expected_s
+from phyla.machine import ONLY_END, Room, expected_s
 from phyla.records import JobKind, JobState, TrialRecord
 
 TRIAL = TrialRecord(
@@ -26,6 +26,8 @@ def test_nothing_is_expected_where_nothing_was_learned() -> None:
     told_nothing = [done(5.0, 10, token=2), replace(done(5.0, 10), kind=JobKind.MEASURE), done(5.0, 0)]
     assert expected_s(TRIAL, told_nothing) is None
     assert Room(left_s=0.0, run_s=60.0).holds(None)
+    assert not ONLY_END.holds(None)
+    assert not ONLY_END.holds(0.0)
 
 
 def test_it_goes_by_the_slow_ones_and_by_the_steps_that_are_left() -> None:

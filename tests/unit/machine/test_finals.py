@@ -10,7 +10,17 @@ from facts import check_facts
 from finals import HeldStudy, Rates, change_final, measures, rules
 from phyla.controller import Controller, StudyChanges
 from phyla.machine import Claimed, ClaimedEvaluation, Ended, Failure
-from phyla.records import CheckpointState, JobKind, JobState, JsonObject, Maximize, Member, StudyState
+from phyla.records import (
+    CheckpointState,
+    Constrained,
+    JobKind,
+    JobState,
+    JsonObject,
+    Maximize,
+    Member,
+    StudyState,
+    TrialRecord,
+)
 from phyla.store import open_store
 from phyla.strategies import Context, Decision, Final, FromSuite, Population, Start, Stop, Strategy
 from phyla.strategies.fitness import FitnessRule
@@ -127,10 +137,68 @@ def test_a_final_without_a_measurement_fails_and_is_held_when_the_study_is_resum
     assert winner.measurements == Final(candidates=4, measurements=16).rounds(4)[-1][1]
 
 
-def test_candidates_without_a_finite_score_leave_the_best_to_the_estimate() -> None:
-    study = held()
-    study.run(measuring)
-    study.rates = Rates(diverges=1.0)
+@SUITES
+def test_a_final_whose_measurements_are_nan_fails_and_is_held_when_the_study_is_resumed(suite: bool) -> None:
+    study = held(suite=suite, rates=Rates(spoils=True))
+    for _ in range(2):
+        before = len(study.measurements())
+        ended = study.run()
+        assert ended is not None
+        assert ended.state is StudyState.FAILED
+        last = study.measurements()[-1]
+        check_facts(ended.message, f"trial {last.id}", "x=nan", "4 of its", "suite 's'" if suite else "load")
+        measured = study.measurements()[before:]
+        assert {trial.state for trial in measured} == {JobState.COMPLETED}
+        assert len({trial.parent for trial in measured}) == len(measured) == 4
+        winner = study.winner()
+        assert winner is not None
+        assert winner.measurements == 0
+        study.store.set_state(study.id, StudyState.RUNNING)
+    study.rates = Rates()
+    study.planned += 16
+    study.run()
+    winner = study.winner()
+    assert winner is not None
+    assert winner.measurements == Final(candidates=4, measurements=16).rounds(4)[-1][1]
+
+
+@SUITES
+def test_one_candidate_with_scores_is_enough(suite: bool) -> None:
+    study = held(suite=suite, workers=1)
+    study.run(lambda study: bool(study.measurements()))
+    kept = study.measurements()[0].parent
+    study.rates = Rates(spoils=True, spared=kept)
+    ended = study.run()
+    assert ended is not None
+    assert ended.state is StudyState.COMPLETED
+    winner = study.winner()
+    assert winner is not None
+    assert winner.trial.id == kept
+    assert winner.measurements > 0
+
+
+def test_a_second_final_without_a_score_fails_whatever_the_first_one_measured() -> None:
+    study = held(trials=3)
+    study.run()
+    longer = rules(trials=5)
+    with study.store.reader(study.id) as reader:
+        config = reader.study().config
+    StudyChanges(study.store, study.id, longer).change(config, {"strategy.total_steps": (3, 5)}, before=config)
+    study.controller = Controller(study.store, study.id, longer)
+    study.rates = Rates(spoils=True)
+    study.planned += 16
+    ended = study.run()
+    assert ended is not None
+    assert ended.state is StudyState.FAILED
+    check_facts(ended.message, "x=nan")
+
+
+def test_infeasible_measurements_are_scores_and_leave_the_best_to_the_estimate() -> None:
+    def infeasible(trial: TrialRecord, weights: float) -> float:
+        return -1.0 if trial.measures else weights
+
+    objective = Constrained(Maximize("x"), subject_to=["x >= 0"])
+    study = HeldStudy(open_store("memory://"), replace(rules(), objective=objective), 0, score=infeasible)
     ended = study.run()
     assert ended is not None
     assert ended.state is StudyState.COMPLETED

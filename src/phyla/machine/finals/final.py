@@ -5,11 +5,11 @@ from collections import Counter
 
 from phyla.machine.commands import Command, SetStudyState
 from phyla.machine.evaluating.groups import replicate
-from phyla.machine.evaluating.score import FINALIST
-from phyla.machine.finals.winner import Standing, measurements, orders
+from phyla.machine.evaluating.score import FINALIST, judged_values
+from phyla.machine.finals.winner import Standing, lacks_score, measurements, orders
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
-from phyla.records import JobState, JsonObject, Scored, StudyState, summarize_error
+from phyla.records import JobState, JsonObject, Scored, StudyState, TrialRecord, summarize_error
 from phyla.strategies.final import Final, next_due
 from phyla.strategies.starts import scored_trial
 
@@ -35,20 +35,41 @@ def running_measurements(view: View) -> list[Scored]:
     return [scored_trial(view.trial(parent)) for parent in reversed(running) if parent is not None]
 
 
-def end_final(view: View, end: SetStudyState) -> SetStudyState:
+def end_final(view: View, rules: TrainRules, final: Final, end: SetStudyState) -> SetStudyState:
     """Return the end of a study after its final: failed, if no candidate could be measured."""
+    candidates = [trial.id for trial in Standing(view).candidates(final.candidates)]
     measured = measurements(view.final_trials(), view.study())
-    failed = [trial for trials in measured.values() for trial in trials if trial.state is JobState.FAILED]
-    scores = orders(measured).values()
-    if not failed or any(all(score is not None and math.isfinite(score) for score in each) for each in scores):
+    unscored = [trial for candidate in candidates for trial in measured.get(candidate, ()) if lacks_score(trial)]
+    if not unscored or next_due(final, candidates, orders(measured)).winner is not None:
         return end
-    last = max(failed, key=lambda trial: trial.id)
+    last = max(unscored, key=lambda trial: trial.id)
+    count = sum(trial.state is last.state for trial in unscored)
     message = (
-        f"the final has no winner: {len(failed)} of its measurements failed, the last one (trial "
-        f"{last.id}) with: {summarize_error(last.error)}. Training is complete. A measurement is a trial without "
-        "steps: load the checkpoint, score it, report. Fix the error, then run the study again."
+        f"the final has no winner: {count} of its measurements {_describe(last, rules)}, then run the study again."
     )
     return SetStudyState(StudyState.FAILED, message)
+
+
+def _describe(last: TrialRecord, rules: TrainRules) -> str:
+    """Return why measurements have no score, by the last of them, and what to do."""
+    if last.state is JobState.FAILED:
+        return (
+            f"failed, the last one (trial {last.id}) with: {summarize_error(last.error)}. Training is complete. "
+            "A measurement is a trial without steps: load the checkpoint, score it, report. Fix the error"
+        )
+    values = judged_values(last, rules.objective)
+    wrong = ", ".join(f"{name}={value}" for name, value in values.items() if not math.isfinite(value))
+    if rules.suite_fitness is not None:
+        return (
+            f"have no finite score, the last one (trial {last.id}) has {wrong} from suite "
+            f"{rules.suite_fitness.suite!r}. Training is complete. Fix the eval task, which gets another "
+            "evaluation.seed each time"
+        )
+    return (
+        f"have no finite score, the last one (trial {last.id}) reported {wrong}. Training is complete. "
+        "A measurement is a trial without steps, so a mean over the steps of training is nan there. Let "
+        "training load the checkpoint, score it, and report that"
+    )
 
 
 def begin_final(view: View, before: JsonObject) -> list[Command]:

@@ -123,15 +123,25 @@ def count_measurements(reader: Reader) -> tuple[int, int] | None:
 def measurements(trials: Sequence[TrialRecord], study: StudyRecord) -> dict[int, list[TrialRecord]]:
     """Return the measurements of a final by the trial that is measured.
 
-    Cancelled ones do not count, nor do those that failed before the study was resumed.
+    Cancelled ones do not count, nor do those without a score that ended before the study was resumed.
     """
     measured: dict[int, list[TrialRecord]] = {}
     resumed_at = -math.inf if study.resumed_at is None else study.resumed_at
     for trial in trials:
-        past = trial.state is JobState.FAILED and (trial.ended_at or 0.0) < resumed_at
+        past = lacks_score(trial) and (trial.ended_at or 0.0) < resumed_at
         if trial.parent is not None and trial.state is not JobState.CANCELLED and not past:
             measured.setdefault(trial.parent, []).append(trial)
     return measured
+
+
+def lacks_score(trial: TrialRecord) -> bool:
+    """Return whether a measurement ended without a score: it failed, or a value is not finite.
+
+    An infeasible one has a score.
+    """
+    if trial.ended_at is None or (trial.order is not None and math.isfinite(trial.order)):
+        return False
+    return trial.criteria is None or not all(map(math.isfinite, trial.criteria.values.values()))
 
 
 def orders(measured: dict[int, list[TrialRecord]]) -> dict[int, list[float | None]]:

@@ -169,7 +169,7 @@ class Attached:
 
     def member(self) -> AttachedMember:
         """Return the member for a continuous training loop, which calls its `poll`."""
-        return AttachedMember(self.next_trial, self._refuse_others)
+        return AttachedMember(self.next_trial, self._refuse_others, partial(self._leave, None))
 
     def results(self) -> Results:
         """Return what the study has found so far."""

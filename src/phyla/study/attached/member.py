@@ -1,6 +1,7 @@
 """A training loop that continues from trial to trial, and polls at each step."""
 
 import contextlib
+import logging
 import operator
 import shutil
 from collections.abc import Callable, Mapping
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from phyla.errors import ConfigurationError, LeaseLost, NoFitness
-from phyla.records import Phase
+from phyla.records import JobKind, Phase
 from phyla.space import Params
 from phyla.worker import Trial, session_of
 
+LOG = logging.getLogger("phyla")
 Saves: TypeAlias = str | Path | Callable[[Path], object]
 """A file or directory that holds a checkpoint, or a function that saves one into the directory it is given."""
 
@@ -23,7 +25,7 @@ class Answer:
     """What a loop does next.
 
     Attributes:
-        stop: whether to leave the loop: the study ended, or this process is being stopped.
+        stop: whether to leave the loop: training ended, or this process is being stopped.
         load: the checkpoint to load in place of the weights in memory; None to keep these, unless `fresh`.
         fresh: whether to start again from newly initialised weights.
         params: the hyperparameters to use from here on.
@@ -45,8 +47,13 @@ class Answer:
 class AttachedMember:
     """A member of a population, as a continuous training loop sees it; see `Attached.member`."""
 
-    def __init__(self, next_trial: Callable[[], Trial | None], refuse_others: Callable[[], None]) -> None:
-        self._next_trial, self._refuse_others = next_trial, refuse_others
+    def __init__(
+        self,
+        next_trial: Callable[[], Trial | None],
+        refuse_others: Callable[[], None],
+        give_back: Callable[[], None],
+    ) -> None:
+        self._next_trial, self._refuse_others, self._give_back = next_trial, refuse_others, give_back
         self._trial: Trial | None = None
         self._stopped = False
         self._at = 0
@@ -110,6 +117,13 @@ class AttachedMember:
         before = self._trial
         self._trial = trial = self._next_trial()
         if trial is None:
+            return self._stop()
+        if session_of(trial).record.kind is JobKind.FINAL:
+            LOG.warning(
+                "training has ended, and poll() cannot measure for the final: to hold it, loop over trials() now, "
+                "and for each load its source, score it, and report"
+            )
+            self._give_back()
             return self._stop()
         if trial.measuring:
             raise ConfigurationError(

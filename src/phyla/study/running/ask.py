@@ -19,8 +19,10 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
-from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
-from phyla.records import MemberState, StudyState
+from phyla.machine import ONLY_END, Claimed, Ended, Failure, Idle, NoWork, Outdated
+from phyla.queries import Summary
+from phyla.records import JobKind, MemberState, StudyState
+from phyla.strategies.final import final_of
 from phyla.study.declaration import Declared
 from phyla.study.maintaining.recover import take_back
 from phyla.validation import check_value
@@ -182,11 +184,7 @@ def tell(
         if not isinstance(answer, LeaseLost):
             session.result = completion.metrics
             launch.given.discard(session.id)
-    # The trials count already; if this fails, the next ask ends the study.
-    with contextlib.suppress(StoreError):
-        if is_finished(client):
-            # Asking, and getting nothing, ends a study whose members are all done.
-            client.exchange((), launch.worker_name(), 1)
+    _end_study(client, launch, sessions)
     for answer in answers:
         if isinstance(answer, LeaseLost):
             raise answer
@@ -213,13 +211,30 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
             _let_go(launch, session.id, (lambda: None) if stopped else partial(client.fail, failure))
         except LeaseLost as gone:
             lost = gone
+    _end_study(client, launch, [session_of(trial) for trial in trials])
     if lost is not None:
         raise lost
 
 
+def _end_study(client: Client, launch: Launch, sessions: Sequence[TrialSession]) -> None:
+    """End the study if it has nothing left to do; raise `StudyFailed` if it ends without a result."""
+    rest: NoWork | None = None
+    # The trials count already; if this fails, the next ask ends the study.
+    with contextlib.suppress(StoreError):
+        summary = client.store.look(client.record.id, queries.summary)
+        if _has_trained(summary) or any(session.record.kind is JobKind.FINAL for session in sessions):
+            _, _, rest = client.exchange((), launch.worker_name(), 1, room=ONLY_END)
+    if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {client.record.name!r} has failed")
+
+
 def is_finished(client: Client) -> bool:
-    """Return whether a study takes no more work: it ended, or every member is done."""
+    """Return whether a study takes no more work: it ended, or every member is done and there is no final."""
     summary = client.store.look(client.record.id, queries.summary)
-    return summary.study.state is not StudyState.RUNNING or all(
-        cohort.state is MemberState.DONE for cohort in summary.cohorts
-    )
+    if summary.study.state is not StudyState.RUNNING:
+        return True
+    return final_of(summary.study.config) is None and _has_trained(summary)
+
+
+def _has_trained(summary: Summary) -> bool:
+    return all(cohort.state is MemberState.DONE for cohort in summary.cohorts)
