@@ -26,7 +26,7 @@ from phyla.records import (
     Report,
     TrialRecord,
 )
-from phyla.strategies import Divergence, MedianStopping, Reported, StopWith, describe
+from phyla.strategies import Divergence, MedianStopping, Plateau, Reported, StopWith, describe
 
 NAN, INF = math.nan, math.inf
 SCORE = Maximize("score")
@@ -224,6 +224,24 @@ def test_the_median_rule_refuses_trials_that_it_could_never_stop(strategy: Any, 
         ):
             study(least)
     assert study(length - 1).name == "s"
+
+
+@pytest.mark.parametrize(
+    "rule", [MedianStopping(min_steps=2), Plateau(steps=50)], ids=lambda rule: type(rule).__name__
+)
+def test_rules_that_compare_single_numbers_refuse_a_front(rule: Any) -> None:
+    goals = Maximize("a"), Minimize("b")
+
+    def study(objective: Objective, *stopping: Any) -> phyla.Study:
+        return phyla.Study(
+            "s", {"x": phyla.Float(0, 1)}, objective, phyla.RandomSearch(4, 50, 5), stopping=stopping
+        )
+
+    with raises(ConfigurationError, f"stopping={type(rule).__name__}(", "with Pareto", "WeightedSum"):
+        study(Pareto(*goals), Divergence(), rule)
+    assert study(Pareto(*goals), Divergence()).name == "s"
+    assert study(phyla.WeightedSum({"a": 1.0, "b": -1.0}), rule).name == "s"
+    assert study(phyla.Constrained(goals[0], subject_to=["b <= 1"]), rule).name == "s"
 
 
 @pytest.mark.parametrize(
