@@ -83,15 +83,28 @@ def _evolved(label: str, make: Callable[[Budget, Any], Strategy], explore: dict[
 
 
 def asha(budget: Budget, reduction_factor: int) -> phyla.ASHA:
-    """Successive halving with as many members as the steps of all suffice for."""
-    rungs = phyla.ASHA(1, budget.total_steps, budget.steps_per_trial, reduction_factor).rungs
+    """Successive halving with as many members as the steps of all suffice for.
+
+    The first rung lies at the end of one trial, or of several where fewer would let no member finish.
+    """
+    trial, total = budget.steps_per_trial, budget.total_steps
+    settings: dict[str, Any] = {"total_steps": total, "reduction_factor": reduction_factor, "quorum": 1.0}
+    for least in (*range(trial, total, trial), total):
+        rungs = phyla.ASHA(members=10**6, min_steps=least, **settings).rungs
+        members = _affordable(budget.all_steps, rungs, reduction_factor)
+        if members >= reduction_factor ** (len(rungs) - 1):
+            break
+    return phyla.ASHA(members=members, min_steps=least, **settings)
+
+
+def _affordable(steps: int, rungs: Sequence[int], reduction_factor: int) -> int:
+    """Return how many members may start with so many steps for all of them."""
 
     def spent(members: int) -> int:
-        steps = zip(rungs, (0, *rungs), strict=False)
-        return sum((members // reduction_factor**at) * (to - start) for at, (to, start) in enumerate(steps))
+        pairs = zip(rungs, (0, *rungs), strict=False)
+        return sum((members // reduction_factor**at) * (to - start) for at, (to, start) in enumerate(pairs))
 
-    members = max(m for m in range(1, budget.all_steps + 1) if spent(m) <= budget.all_steps)
-    return phyla.ASHA(members, budget.total_steps, budget.steps_per_trial, reduction_factor, quorum=1.0)
+    return max(m for m in range(1, steps + 1) if spent(m) <= steps)
 
 
 def _optuna(sampler: str) -> Contender:

@@ -53,7 +53,7 @@ def scenes(*, quick: bool, seeds: int) -> dict[str, Scene]:
     coupled: Budget = ring.QUICK if quick else ring.BUDGET
     trained: Budget = replace(whole, members=4 if quick else 12, steps_per_trial=20 if quick else 50)
     chance = phyla.strategies.Divergence(above=WORSE_THAN_CHANCE)
-    evolved = pbt(trained)
+    evolved, within = pbt(trained), trained.steps_per_trial * 2 // 5
 
     def searched(budget: Budget) -> dict[str, tuple[Strategy, Sequence[StoppingRule]]]:
         # Random search that draws anew in place of what is stopped: each member is one trial, so it never evolves.
@@ -92,7 +92,7 @@ def scenes(*, quick: bool, seeds: int) -> dict[str, Scene]:
             caption=f"Digits, PBT of {trained.members} members, {trained.steps_per_trial} steps a trial",
             strategies={
                 "PBT": (evolved, ()),
-                f"PBT, {MEDIAN}": (evolved, [phyla.MedianStopping(min_steps=20, every_steps=10)]),
+                f"PBT, {MEDIAN}": (evolved, [phyla.MedianStopping(min_steps=within, every_steps=10)]),
                 f"PBT, {CHANCE}": (evolved, [chance]),
             },
             budget=trained,

@@ -570,7 +570,7 @@ def test_reports_belong_to_their_attempt(subject: Subject) -> None:
 def test_reports_that_come_again_count_once(subject: Subject) -> None:
     size = 2
     study = subject.store.create_study("s", {}, 1, size)
-    agreed = rules(pbt(size), stopping=(MedianStopping(min_steps=99),))
+    agreed = rules(pbt(size), stopping=(MedianStopping(min_steps=4),))
     controller = Controller(subject.store, study.id, agreed)
     claims, _ = controller.claim("w", size)
     numbered = [Report(1, {"score": float(number)}, number) for number in (1, 2, 3, 4)]

@@ -191,6 +191,42 @@ def test_lists_that_make_no_sense(tmp_path: Path, entries: Any, error: type[Exce
         study(tmp_path, start_from=entries)
 
 
+SCHEDULE = [(0, {"lr": 0.1, "width": 4}), (3, {"lr": 0.2, "width": 4})]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        (phyla.GridSearch({"lr": [0.1, 0.2]}, 6, 3), {"width": 4, "lr": 0.5}),
+        (phyla.strategies.FixedSchedule(SCHEDULE, 6), {"lr": 0.5}),
+        (
+            phyla.strategies.Replay(
+                trials=[{"trial": 1, "start_step": 0, "end_step": 3, "seed": 1, "params": SCHEDULE[0][1]}]
+            ),
+            {"lr": 0.5},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_hyperparameters_that_the_strategy_gives_itself_are_refused(
+    tmp_path: Path, strategy: Any, params: Any
+) -> None:
+    path = given(tmp_path, "a", 1.0)
+    with raises(
+        ConfigurationError,
+        "start_from[1]: params={",
+        f"what {type(strategy).__name__} gives itself: 'lr'; leave it out",
+    ):
+        study(tmp_path, strategy=strategy, start_from=[path, phyla.StartFrom(path, params=params)])
+
+
+def test_a_grid_starts_from_checkpoints_with_its_own_hyperparameters(tmp_path: Path) -> None:
+    start = phyla.StartFrom(given(tmp_path, "a", 1.0), step=10, params={"width": 4})
+    results = study(tmp_path, strategy=phyla.GridSearch({"lr": [0.1, 0.2]}, 6, 3), start_from=[start]).run()
+    trained = [row for row in results.trials() if row.kind is JobKind.TRAIN]
+    assert {(row.member, row.params["lr"], row.params["width"]) for row in trained} == {(0, 0.1, 4), (1, 0.2, 4)}
+
+
 def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
     made = study(tmp_path, start_from=[given(tmp_path, "a", 1.0)] * 5)
     for use in (made.run, made.ask, made.results):

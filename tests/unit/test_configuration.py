@@ -123,7 +123,7 @@ def test_rules_are_read_back_as_they_were_stored() -> None:
     made = TrainRules(
         space=Space({"lr": LR}, constraints=[constrained]),
         objective=Maximize("Q"),
-        strategy=PBT(population_size=2, steps_per_trial=1, total_steps=2, explore=ExploreWith(halved)),
+        strategy=PBT(population_size=2, steps_per_trial=5, total_steps=10, explore=ExploreWith(halved)),
         suites=(HELD_OUT,),
         stopping=(MedianStopping(min_steps=4),),
         final=Final(candidates=3, measurements=12),

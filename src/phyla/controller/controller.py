@@ -139,7 +139,7 @@ class Controller:
                         claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room, held, whole)
                         deciding = False
                         if whole and 0 < len(claimed) < count:
-                            raise _TooFew(_alone(tx, len(claimed), count))
+                            raise _TooFew(_alone(tx, len(claimed), count, self.population.strategy.quorum))
                     if claimed:
                         failpoint("claim.before_commit")
                     failpoint("store.before_commit")
@@ -414,16 +414,19 @@ class _TooFew(Exception):
         self.never = never
 
 
-def _alone(tx: Transaction, claimed: int, count: int) -> StateError | None:
+def _alone(tx: Transaction, claimed: int, count: int, quorum: float) -> StateError | None:
     """Return the error if the requested trials can never train at once; None if waiting may help."""
     if len(tx.running()) > claimed or tx.open_groups():
         return None
     members = [member for member in tx.members() if not member.retired]
     done = sum(member.state is MemberState.DONE for member in members)
+    advice = f"Request {claimed}, and in the next study a number that divides the population"
+    if len(members) % count == 0:
+        later = f"; in the next study, use a quorum above {quorum:g}" if quorum < 1 else ""
+        advice = f"Request {claimed}, or leave out whole=True{later}"
     return StateError(
         f"cannot hand out {count} trials at once: {claimed} of {len(members)} members can train now, {done} have "
-        f"finished or were given up, and no running trial can make more members ready. Request {claimed}, and in "
-        "the next study a number that divides the population"
+        f"finished or were given up, and no running trial can make more members ready. {advice}"
     )
 
 

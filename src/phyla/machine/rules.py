@@ -10,7 +10,17 @@ from phyla.evaluation.suite import suite_named
 from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
-from phyla.strategies import BestOfLast, Final, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
+from phyla.strategies import (
+    BestOfLast,
+    Final,
+    FromSuite,
+    MedianStopping,
+    Plateau,
+    StoppingRule,
+    Strategy,
+    check_rule,
+    require_strategy,
+)
 from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
@@ -57,7 +67,8 @@ class TrainRules:
 
     Raises:
         ConfigurationError: a number is out of range, there is no strategy or a class in place of an object, the
-            strategy's fitness names a suite that is not there, or the strategy cannot work with the objective.
+            strategy's fitness names a suite that is not there, or the strategy, a stopping rule or the final
+            cannot work with the objective.
     """
 
     space: Space
@@ -163,6 +174,12 @@ class TrainRules:
             raise ConfigurationError(
                 f"final={self.final!r} with {type(self.objective).__name__}: a final needs single numbers to "
                 "compare, and a Pareto front has none; leave it out, or use WeightedSum"
+            )
+        judging = next((rule for rule in self.stopping if isinstance(rule, MedianStopping | Plateau)), None)
+        if self.objective.tradeoffs and judging is not None:
+            raise ConfigurationError(
+                f"stopping={judging!r} with {type(self.objective).__name__}: it compares single numbers, and a "
+                "Pareto front has none; leave it out, or use WeightedSum"
             )
         if self.objective.tradeoffs and not self.strategy.pareto:
             raise ConfigurationError(

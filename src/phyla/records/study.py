@@ -82,7 +82,8 @@ class StartFrom:
     Args:
         path: directory or file; made absolute.
         step: age of its weights; None takes what a checkpoint of phyla says about itself, and 0 for others.
-        params: hyperparameters to start with, flat or nested; those left out are chosen as for a fresh start.
+        params: hyperparameters to start with, flat or nested; those left out are chosen as for a fresh start. None
+            that the strategy gives itself, as a grid, a schedule or a replay does.
         index: place within it, when it holds several models.
         digest: what the digest of its content must be; None accepts any.
 

@@ -27,7 +27,7 @@ class ASHA(Independent):
     1502.07943 (successive halving).
 
     Args:
-        members: number of members, each with hyperparameters of its own.
+        members: number of members, each with hyperparameters of its own; enough for one to reach the last rung.
         total_steps: steps that a member spends that reaches the last rung.
         min_steps: steps to the first rung.
         reduction_factor: one in this many members at a rung is promoted; at least 2.
@@ -51,6 +51,7 @@ class ASHA(Independent):
             raise setting_error(self, "total_steps min_steps", "the first rung may not lie beyond the last")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
             raise setting_error(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
+        self._check_members()
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -60,6 +61,23 @@ class ASHA(Independent):
             rungs.append(steps)
             steps *= self.reduction_factor
         return (*rungs, self.total_steps)
+
+    def _check_members(self) -> None:
+        """Reject fewer members than it takes to promote one to the last rung."""
+        factor, rungs = self.reduction_factor, self.rungs
+        counts = [self.members // factor**rung for rung in range(len(rungs))]
+        if counts[-1] > 0:
+            return
+        last = counts.index(0)
+        trained = ", ".join(
+            f"{count} at step {step}" for count, step in zip(counts[: last + 1], rungs, strict=False)
+        )
+        needed, higher = factor ** (len(rungs) - 1), -(-self.total_steps // factor ** (last - 1))
+        why = (
+            f"no member would reach step {self.total_steps}, except by mistake: there would be {trained}; use at "
+            f"least {needed} members, or min_steps={higher}"
+        )
+        raise setting_error(self, "members total_steps min_steps reduction_factor", why)
 
     def line(self, progress: int) -> int:
         return sum(rung <= progress for rung in self.rungs)

@@ -20,6 +20,7 @@ from phyla.strategies.strategy import (
     Population,
     Strategy,
     check_population,
+    check_selections,
     since_taken,
 )
 from phyla.validation import check, setting_error
@@ -68,13 +69,25 @@ class PBT(Strategy):
     def __post_init__(self) -> None:
         check(self, population_size=1, burn_in=0, min_scores=1, ready_interval=1, quorum="[0, 1]", copy=COPIES)
         check_steps(self)
-        for name in ("ready_interval", "burn_in"):
-            if (getattr(self, name) or 0) >= self.total_steps:
-                why = "no member would ever exploit or explore; use RandomSearch, or lower it"
-                raise setting_error(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
         check_population(self)
+        self._check_decisions()
+
+    def _check_decisions(self) -> None:
+        """Reject settings with which no member is ready, or no donor allowed, at any decision."""
+        decisions = (self.total_steps - 1) // self.steps_per_trial
+        last = decisions * self.steps_per_trial
+        for name in ("ready_interval", "burn_in"):
+            if (getattr(self, name) or 0) > last:
+                why = f"no member would ever exploit or explore: the last decision is at step {last}; "
+                lower = f"use at most {last}, or RandomSearch" if last else "use shorter trials, or RandomSearch"
+                raise setting_error(self, f"{name} steps_per_trial total_steps", why + lower)
+        if self.exploit is not None and self.min_scores > max(1, decisions):
+            why = f"no member would ever donate: it has {decisions} scores at the last decision, at step {last}"
+            lower = f"use at most {max(1, decisions)}, or shorter trials"
+            raise setting_error(self, "min_scores steps_per_trial total_steps", f"{why}; {lower}")
+        check_selections(self, decisions)
 
     @property
     def exclusive(self) -> bool:

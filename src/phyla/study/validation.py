@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ def check_kinds(kinds: Sequence[str]) -> frozenset[str]:
 
 
 def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFrom, ...]:
-    """Return `start_from` with hyperparameters from the space; reject starting points that no member uses."""
+    """Return `start_from` with hyperparameters from the space; reject those that no member or strategy uses."""
     points, members = space.initial, strategy.population_size
     # These have hyperparameters of their own, or one member whatever space they are compared on.
     own = FixedSchedule | GridSearch | Replay | SingleWorkerExplore
@@ -115,7 +115,21 @@ def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFr
             checked.append(replace(entry, params=space.check_part(entry.params)))
         except SpaceError as error:
             raise SpaceError(f"start_from[{number}]: {error}") from error
+        twice = [name for name in checked[-1].params if name in _names_given(strategy, space)]
+        if twice:
+            names, kind = ", ".join(map(repr, twice)), type(strategy).__name__
+            raise ConfigurationError(
+                f"start_from[{number}]: params={dict(entry.params)!r} would replace what {kind} gives itself: "
+                f"{names}; leave {'it' if len(twice) == 1 else 'them'} out"
+            )
     return tuple(checked)
+
+
+def _names_given(strategy: Strategy, space: Space) -> Container[str]:
+    """Return the parameters whose values are among the settings of a strategy."""
+    if isinstance(strategy, GridSearch):
+        return strategy.grid
+    return space.parameters if isinstance(strategy, FixedSchedule | Replay) else ()
 
 
 def check_objectives(suites: "Sequence[Suite]", rules: "TrainRules | None" = None) -> None:

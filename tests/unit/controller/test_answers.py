@@ -102,7 +102,7 @@ class Noting:
 
 
 @pytest.mark.parametrize(
-    ("of", "decides_alone"), [(rules(), False), (rules(ASHA(2, 10, 5)), True)], ids=["PBT", "ASHA"]
+    ("of", "decides_alone"), [(rules(), False), (rules(ASHA(3, 10, 5)), True)], ids=["PBT", "ASHA"]
 )
 def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool) -> None:
     made = simulation(of)

@@ -347,10 +347,10 @@ def test_more_members_and_more_steps_for_each() -> None:
 
 
 def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
-    old = rules(ASHA(9, 18, 2))
+    old = rules(ASHA(16, 18, 2))
     at = work(old)
     assert train_all(at.process(old)).state == "completed"
-    new = rules(ASHA(9, 18, 2, reduction_factor=2))
+    new = rules(ASHA(16, 18, 2, reduction_factor=2))
     at.change(new)
     assert train_all(at.process(new)).state == "completed"
     with at.store.reader(at.study) as reader:

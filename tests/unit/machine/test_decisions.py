@@ -76,7 +76,7 @@ def givers_up() -> dict[str, tuple[Any, int]]:
         "grid": (GridSearch({"lr": [0.1, 0.2, 0.3]}, 10), 0),
         "grid in pieces": (GridSearch({"lr": [0.1, 0.2, 0.3]}, 30, steps_per_trial=10), 1),
         "random in pieces": (RandomSearch(3, 30, steps_per_trial=10), 1),
-        "halving": (ASHA(3, 90, 10), 1),
+        "halving": (ASHA(3, 30, 10), 1),
         "optuna": (Optuna(3, 30, steps_per_trial=10), 1),
     }
 

@@ -433,7 +433,7 @@ def givers_up() -> Iterator[tuple[str, Any, int]]:
     yield "random", RandomSearch(3, 30), 0
     yield "random in pieces", RandomSearch(3, 30, steps_per_trial=10), 1
     yield "schedule", FixedSchedule([(0, {"lr": 0.1}), (20, {"lr": 0.2})], 30, members=3), 1
-    yield "halving", ASHA(3, 90, 10), 1
+    yield "halving", ASHA(3, 30, 10), 1
     yield "optuna", Optuna(3, 30, steps_per_trial=10), 1
 
 

@@ -1,6 +1,7 @@
 """Asynchronous successive halving: who is promoted, who waits, who is stopped, and how many reach which rung."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,7 +54,7 @@ def at_rungs(done: list[TrialRecord]) -> list[int]:
 
 
 def test_rungs_are_powers_of_the_factor_and_the_last_is_the_whole_training() -> None:
-    assert ASHA(9, 27, 1).rungs == (1, 3, 9, 27)
+    assert ASHA(27, 27, 1).rungs == (1, 3, 9, 27)
     assert ASHA(9, 20, 3, 2).rungs == (3, 6, 12, 20)
     assert ASHA(9, 5, 5).rungs == (5,)
 
@@ -69,6 +70,16 @@ def test_one_worker_halves_exactly() -> None:
     assert (whole.start_step, whole.end_step) == (9, 27)
     assert describe(whole.reason) == "promoted from rung 2 (1 of 3)"
     assert len({str(trial.params) for trial in done}) == 27
+
+
+def made(members: int, total: int, least: int, factor: int, quorum: float = 0.0) -> ASHA:
+    """Return ASHA, with the first rung moved up to where a member reaches the last."""
+    try:
+        return ASHA(members, total, least, factor, quorum=quorum)
+    except ConfigurationError as error:
+        higher = re.search(r"min_steps=(\d+)$", str(error))
+        assert higher is not None
+        return ASHA(members, total, int(higher[1]), factor, quorum=quorum)
 
 
 @given(
@@ -94,7 +105,7 @@ def test_every_study_ends_and_every_rung_holds_what_it_should(
     quorum: float,
     seed: int,
 ) -> None:
-    strategy = ASHA(members, total, min(least, total), factor, quorum=quorum)
+    strategy = made(members, total, min(least, total), factor, quorum)
     done = ran(strategy, FITNESSES[name], workers, seed, failure_rate)
     rungs = at_rungs(done)
     assert rungs[0] == members
@@ -147,13 +158,13 @@ def test_promote_wait_or_stop() -> None:
 
 def test_shares_are_rounded_down() -> None:
     population = Listed([5.0], [4.0], [3.0], [2.0], [])
-    strategy, second = ASHA(5, 9, 1), population.member(1)
+    strategy, second = ASHA(5, 3, 1), population.member(1)
     assert isinstance(strategy.decide(population.member(0), population, context(history=population)), Start)
     running = population.add(4, 0, 0.0, None)
     population.trials[running] = replace(population.trials[running], state=JobState.RUNNING, order=None)
     # The second of four is not among their third, and will not be among that of five.
     assert isinstance(strategy.decide(second, population, context(history=population)), Stop)
-    assert isinstance(ASHA(6, 9, 1).decide(second, population, context(history=population)), Wait)
+    assert isinstance(ASHA(6, 3, 1).decide(second, population, context(history=population)), Wait)
 
 
 def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -> None:
@@ -163,7 +174,7 @@ def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -
     assert head is not None
 
     def decided(**given: Any) -> Any:
-        return ASHA(3, 9, 1).decide(replace(member, **given), population, context(history=population))
+        return ASHA(9, 9, 1).decide(replace(member, **given), population, context(history=population))
 
     waiting = decided(head=replace(head, measurements=0))
     assert isinstance(waiting, Wait)
@@ -196,8 +207,8 @@ def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -
 )
 def test_who_has_finished(given: dict[str, Any], finished: bool, line: int) -> None:
     member = replace(Listed([1.0]).member(0), **given)
-    assert ASHA(3, 9, 1).finished(member) == finished
-    assert ASHA(3, 9, 1).line(member.progress) == line
+    assert ASHA(9, 9, 1).finished(member) == finished
+    assert ASHA(9, 9, 1).line(member.progress) == line
 
 
 def test_of_equal_scores_the_one_promoted_earlier_goes_first_then_the_lower_index() -> None:
@@ -205,7 +216,7 @@ def test_of_equal_scores_the_one_promoted_earlier_goes_first_then_the_lower_inde
 
     def ranks() -> list[Any]:
         decisions = [
-            ASHA(6, 9, 1, 6).decide(member, population, context(history=population))
+            ASHA(6, 6, 1, 6).decide(member, population, context(history=population))
             for member in population.slots[:4]
         ]
         return [one.reason.get("rank") for one in decisions]
@@ -225,7 +236,7 @@ def test_of_equal_scores_the_one_promoted_earlier_goes_first_then_the_lower_inde
 def test_a_minimised_objective() -> None:
     population = Listed([5.0], [4.0], [3.0], objective=Minimize("loss"))
     decisions = [
-        ASHA(3, 9, 1).decide(member, population, context(history=population)) for member in population.slots
+        ASHA(9, 9, 1).decide(member, population, context(history=population)) for member in population.slots
     ]
     assert [type(one) for one in decisions] == [Stop, Stop, Start]
 
@@ -260,5 +271,44 @@ def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> N
         make()
 
 
+@pytest.mark.parametrize(
+    ("members", "total", "least", "factor", "counts", "enough", "higher"),
+    [
+        (8, 18, 2, 3, "8 at step 2, 2 at step 6, 0 at step 18", 9, 6),
+        (2, 18, 2, 3, "2 at step 2, 0 at step 6", 9, 18),
+        (1, 18, 2, 3, "1 at step 2, 0 at step 6", 9, 18),
+        (1, 2, 1, 2, "1 at step 1, 0 at step 2", 2, 2),
+        (26, 2700, 100, 3, "26 at step 100, 8 at step 300, 2 at step 900, 0 at step 2700", 27, 300),
+        (30, 40, 1, 5, "30 at step 1, 6 at step 5, 1 at step 25, 0 at step 40", 125, 2),
+    ],
+)
+def test_members_that_are_too_few_for_the_last_rung_are_refused(
+    members: int, total: int, least: int, factor: int, counts: str, enough: int, higher: int
+) -> None:
+    advice = f"{counts}; use at least {enough} members, or min_steps={higher}"
+    with raises(ConfigurationError, f"ASHA(members={members}, ", f"would reach step {total}", advice):
+        ASHA(members, total, least, factor)
+    for few, step in ((enough - 1, least), (members, higher - 1)):
+        with raises(ConfigurationError, "would reach step"):
+            ASHA(few, total, step, factor)
+    for done in (
+        ran(ASHA(enough, total, least, factor), FITNESSES["noisy"]),
+        ran(ASHA(members, total, higher, factor), FITNESSES["noisy"]),
+    ):
+        assert max(trial.end_step for trial in done) == total
+
+
+def test_a_change_to_more_steps_than_the_members_suffice_for_is_refused() -> None:
+    strategy = ASHA(8, 6, 2)
+    for change in (
+        {"total_steps": 18},
+        {"members": 2},
+        {"min_steps": 1},
+        {"reduction_factor": 2, "total_steps": 18},
+    ):
+        with raises(ConfigurationError, "would reach step"):
+            replace(strategy, **change)
+
+
 def test_fitness_from_a_suite_goes_with_complete_rungs() -> None:
-    assert ASHA(1, 2, 1, fitness=FromSuite("s", "m"), quorum=1.0).quorum == 1.0
+    assert ASHA(3, 2, 1, fitness=FromSuite("s", "m"), quorum=1.0).quorum == 1.0

@@ -10,7 +10,7 @@ from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Float, Space
-from phyla.strategies import PBT, Truncation
+from phyla.strategies import PBT, MultiFrequency, Truncation
 from simulation import Simulation
 
 SPACE = Space(lr=Float(0.1, 1.0))
@@ -63,3 +63,18 @@ def test_a_population_that_would_never_exploit_is_refused(name: str, exploit: Tr
 def test_steps_that_make_no_sense(interval: Any) -> None:
     with raises(ConfigurationError, "PBT(ready_interval=", "1"):
         pbt(ready_interval=interval)
+
+
+@pytest.mark.parametrize(
+    "at_most",
+    [
+        {"burn_in": 10},
+        {"ready_interval": 10},
+        {"min_scores": 2},
+        {"population_size": 8, "exploit": MultiFrequency((1, 2)), "quorum": 1.0},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_the_last_setting_that_is_taken_lets_some_member_take_over(at_most: dict[str, Any]) -> None:
+    rows = history(pbt(steps_per_trial=5, total_steps=12, **at_most))
+    assert any(row.exploited and row.start_step == 10 for row in rows)

@@ -289,7 +289,7 @@ THREE = phyla.Space(lr=phyla.Float(0.0, 1.0), initial=[{"lr": 0.3}, {"lr": 0.2},
     [
         phyla.RandomSearch(members=2, total_steps=1),
         pbt(),
-        phyla.ASHA(members=2, total_steps=4, min_steps=1),
+        phyla.ASHA(members=2, total_steps=4, min_steps=2, reduction_factor=2),
     ],
     ids=lambda strategy: type(strategy).__name__,
 )

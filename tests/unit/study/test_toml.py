@@ -55,7 +55,7 @@ seed = 3
 initial = [{ "opt/lr" = 0.1 }, { width = 32 }]
 constraints = ["rules.py:allowed"]
 start_from = ["a", { path = "b", step = 3 }]
-stopping = [{ name = "median-stopping", min_steps = 10 }, { name = "divergence", above = 3 }]
+stopping = [{ name = "median-stopping", min_steps = 9 }, { name = "divergence", above = 3 }]
 
 [command]
 arguments = ["python", "train.py", ["--resume", "{source}", ["--strict"]], "{hydra}"]
@@ -186,7 +186,7 @@ def test_all_keys_of_a_study_relative_to_its_file(file: Path) -> None:
         fitness=phyla.FromSuite("held"),
         quorum=1.0,
     )
-    assert rules.stopping == (phyla.MedianStopping(min_steps=10), strategies.Divergence(above=3))
+    assert rules.stopping == (phyla.MedianStopping(min_steps=9), strategies.Divergence(above=3))
     assert (rules.keep_best, rules.max_attempts, study.seed) == (3, 2, 3)
     assert study.places == phyla.study.Places.of(here / "runs", f"sqlite:///{here}/stores/x.db", here / "../kept")
     assert [Path(entry.path) for entry in study.declared.start_from] == [here / "a", here / "b"]

@@ -35,7 +35,7 @@ def study(home: Path, stopping: StoppingRule | Sequence[StoppingRule], **options
 
 def test_a_run_says_it_once_and_names_what_was_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = study(
-        tmp_path, [phyla.strategies.Divergence(), MISSPELT, phyla.MedianStopping(min_steps=1)], train=train
+        tmp_path, [phyla.strategies.Divergence(), MISSPELT, phyla.MedianStopping(min_steps=0)], train=train
     )
     results = made.run()
     (finding,) = (one for one in results.findings() if one.kind == "metric")
@@ -45,7 +45,7 @@ def test_a_run_says_it_once_and_names_what_was_reported(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize(
-    "rule", [phyla.strategies.Divergence(metric="train/loss"), phyla.MedianStopping(min_steps=1)]
+    "rule", [phyla.strategies.Divergence(metric="train/loss"), phyla.MedianStopping(min_steps=0)]
 )
 def test_nothing_is_said_where_it_is_reported(rule: StoppingRule, tmp_path: Path) -> None:
     found = study(tmp_path, rule, train=train).run().findings()

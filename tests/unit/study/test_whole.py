@@ -80,11 +80,24 @@ def test_nothing_is_taken_or_decided_while_others_train_a_part(tmp_path: Path) -
 def test_a_batch_that_can_never_be_whole_is_an_error_and_takes_nothing(tmp_path: Path) -> None:
     study = make(tmp_path, members=6, quorum=1.0)
     told(study, study.ask(4, whole=True))
-    with raises(StateError, "4 trials", "2 of 6 members", "0"):
+    advice = "Request 2, and in the next study a number that divides the population"
+    with raises(StateError, "4 trials", "2 of 6 members", "0", advice):
         study.ask(4, whole=True)
     assert study.results().counts() == {"completed": 4}
     told(study, study.ask(2, whole=True))
     assert len(study.ask(6, whole=True)) == 6
+
+
+def test_where_members_come_apart_the_advice_is_a_quorum(tmp_path: Path) -> None:
+    study = make(tmp_path / "apart", members=6, quorum=0.0)
+    with raises(StateError, "3 trials", "of 6 members", "leave out whole=True", "use a quorum above 0"):
+        while not study.finished:
+            told(study, study.ask(3, whole=True))
+    while not study.finished:
+        told(study, study.ask(3))
+    together = make(tmp_path / "together", members=6, quorum=0.1)
+    while not together.finished:
+        told(together, together.ask(3, whole=True))
 
 
 def test_a_batch_counts_its_seconds_once(tmp_path: Path) -> None:

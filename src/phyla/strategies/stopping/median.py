@@ -2,11 +2,15 @@
 
 import statistics
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
+from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, direction, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 from phyla.validation import check
+
+if TYPE_CHECKING:
+    from phyla.strategies.strategy import Strategy
 
 
 @final
@@ -23,7 +27,7 @@ class MedianStopping(StoppingRule):
     Source: Golovin et al. 2017, section 3.2.2; the averages are those of single trials, not of whole runs.
 
     Args:
-        min_steps: steps that a trial trains before it may be stopped.
+        min_steps: steps that a trial trains before it may be stopped; fewer than its length.
         min_trials: other trials that must have come to a mark, at least.
         every_steps: distance of the marks; the default is `min_steps`.
     """
@@ -38,6 +42,15 @@ class MedianStopping(StoppingRule):
     @property
     def marks_every(self) -> int:
         return self.every_steps or max(1, self.min_steps)
+
+    def check_strategy(self, strategy: "Strategy") -> None:
+        # Of a strategy without trials of one length only the whole training is known.
+        length = getattr(strategy, "steps_per_trial", None) or strategy.member_steps
+        if length is not None and self.min_steps >= length:
+            raise ConfigurationError(
+                f"MedianStopping(min_steps={self.min_steps}): trials of {type(strategy).__name__} have at most "
+                f"{length} steps, so none would ever be stopped; give min_steps below {length}"
+            )
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:

@@ -113,7 +113,7 @@ def test_many_short_trials_are_looked_at_evenly() -> None:
     [
         (phyla.PBT(population_size=2, steps_per_trial=30, total_steps=900), "steps=120"),
         (phyla.RandomSearch(members=2, total_steps=900), "steps_per_trial="),
-        (phyla.ASHA(members=2, min_steps=10, total_steps=100), "Plateau(steps=100) ASHA"),
+        (phyla.ASHA(members=27, min_steps=10, total_steps=100), "Plateau(steps=100) ASHA"),
     ],
 )
 def test_it_refuses_strategies_without_enough_trials(strategy: phyla.strategies.Strategy, why: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import phyla
 from facts import raises
 from phyla import plugins
 from phyla.errors import ConfigurationError
@@ -25,7 +26,7 @@ from phyla.records import (
     Report,
     TrialRecord,
 )
-from phyla.strategies import Divergence, MedianStopping, Reported, StopWith, describe
+from phyla.strategies import Divergence, MedianStopping, Plateau, Reported, StopWith, describe
 
 NAN, INF = math.nan, math.inf
 SCORE = Maximize("score")
@@ -196,6 +197,51 @@ def _nothing(reported: Reported) -> Any:
 
 def _three(reported: Reported) -> Any:
     return 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "length"),
+    [
+        (phyla.RandomSearch(8, 20, 5), 5),
+        (phyla.RandomSearch(8, 20), 20),
+        (phyla.GridSearch({"x": [0.1, 0.2]}, 12), 12),
+        (phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20), 5),
+        (phyla.InitiatorPBT(population_size=4, steps_per_trial=5, total_steps=20), 5),
+        (phyla.Optuna(members=4, total_steps=20, steps_per_trial=10), 10),
+        (phyla.strategies.SingleWorkerExplore(explore_steps=3, exploit_steps=3, total_steps=20), 20),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_median_rule_refuses_trials_that_it_could_never_stop(strategy: Any, length: int) -> None:
+    def study(least: int) -> phyla.Study:
+        rule = MedianStopping(min_steps=least)
+        return phyla.Study("s", {"x": phyla.Float(0, 1)}, Maximize("m"), strategy, stopping=rule)
+
+    for least in (length, 4 * length):
+        told = f"at most {length} steps, so none would ever be stopped; give min_steps below {length}"
+        with raises(
+            ConfigurationError, f"MedianStopping(min_steps={least}): trials of {type(strategy).__name__}", told
+        ):
+            study(least)
+    assert study(length - 1).name == "s"
+
+
+@pytest.mark.parametrize(
+    "rule", [MedianStopping(min_steps=2), Plateau(steps=50)], ids=lambda rule: type(rule).__name__
+)
+def test_rules_that_compare_single_numbers_refuse_a_front(rule: Any) -> None:
+    goals = Maximize("a"), Minimize("b")
+
+    def study(objective: Objective, *stopping: Any) -> phyla.Study:
+        return phyla.Study(
+            "s", {"x": phyla.Float(0, 1)}, objective, phyla.RandomSearch(4, 50, 5), stopping=stopping
+        )
+
+    with raises(ConfigurationError, f"stopping={type(rule).__name__}(", "with Pareto", "WeightedSum"):
+        study(Pareto(*goals), Divergence(), rule)
+    assert study(Pareto(*goals), Divergence()).name == "s"
+    assert study(phyla.WeightedSum({"a": 1.0, "b": -1.0}), rule).name == "s"
+    assert study(phyla.Constrained(goals[0], subject_to=["b <= 1"]), rule).name == "s"
 
 
 @pytest.mark.parametrize(
