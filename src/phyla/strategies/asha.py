@@ -73,10 +73,8 @@ class ASHA(Independent):
             f"{count} at step {step}" for count, step in zip(counts[: last + 1], rungs, strict=False)
         )
         needed, higher = factor ** (len(rungs) - 1), -(-self.total_steps // factor ** (last - 1))
-        why = (
-            f"no member would reach step {self.total_steps}, except by mistake: there would be {trained}; use at "
-            f"least {needed} members, or min_steps={higher}"
-        )
+        use = f"use at least {needed} members, or min_steps={higher}"
+        why = f"no member would reach step {self.total_steps}: there would be {trained}; {use}"
         raise setting_error(self, "members total_steps min_steps reduction_factor", why)
 
     def line(self, progress: int) -> int:

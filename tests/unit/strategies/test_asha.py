@@ -300,12 +300,13 @@ def test_members_that_are_too_few_for_the_last_rung_are_refused(
 
 def test_a_change_to_more_steps_than_the_members_suffice_for_is_refused() -> None:
     strategy = ASHA(8, 6, 2)
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"total_steps": 18},
         {"members": 2},
         {"min_steps": 1},
         {"reduction_factor": 2, "total_steps": 18},
-    ):
+    ]
+    for change in changes:
         with raises(ConfigurationError, "would reach step"):
             replace(strategy, **change)
 

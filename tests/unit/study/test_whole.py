@@ -91,13 +91,14 @@ def test_a_batch_that_can_never_be_whole_is_an_error_and_takes_nothing(tmp_path:
 def test_where_members_come_apart_the_advice_is_a_quorum(tmp_path: Path) -> None:
     study = make(tmp_path / "apart", members=6, quorum=0.0)
     with raises(StateError, "3 trials", "of 6 members", "leave out whole=True", "use a quorum above 0"):
-        while not study.finished:
-            told(study, study.ask(3, whole=True))
+        train_to_the_end(study, whole=True)
+    train_to_the_end(study, whole=False)
+    train_to_the_end(make(tmp_path / "together", members=6, quorum=0.1), whole=True)
+
+
+def train_to_the_end(study: phyla.Study, *, whole: bool) -> None:
     while not study.finished:
-        told(study, study.ask(3))
-    together = make(tmp_path / "together", members=6, quorum=0.1)
-    while not together.finished:
-        told(together, together.ask(3, whole=True))
+        told(study, study.ask(3, whole=whole))
 
 
 def test_a_batch_counts_its_seconds_once(tmp_path: Path) -> None:
