@@ -140,9 +140,12 @@ def rules(
     stopping: Sequence[StoppingRule] = (),
     objective: Objective | None = None,
 ) -> TrainRules:
+    objective = objective or (Minimize("loss") if minimize else Maximize("score"))
+    if objective.tradeoffs:
+        stopping = [rule for rule in stopping if not isinstance(rule, MedianStopping)]
     return TrainRules(
         space=Space(rate=Float(0.0, 1.0)),
-        objective=objective or (Minimize("loss") if minimize else Maximize("score")),
+        objective=objective,
         strategy=strategy,
         lease_s=LEASE_S,
         max_attempts=2,

@@ -39,7 +39,7 @@ MAKERS: dict[Callable[..., Any], tuple[dict[str, Any], tuple[str, ...]]] = {
         ("population_size", "total_steps", "steps_per_trial"),
     ),
     phyla.ASHA: (
-        {"members": 2, "total_steps": 4, "min_steps": 1},
+        {"members": 3, "total_steps": 3, "min_steps": 1},
         ("members", "total_steps", "min_steps", "reduction_factor", "quorum"),
     ),
     phyla.strategies.SingleWorkerExplore: (
