@@ -20,7 +20,6 @@ from phyla.strategies.strategy import (
     Population,
     Strategy,
     check_population,
-    check_selections,
     since_taken,
 )
 from phyla.validation import check, setting_error
@@ -87,7 +86,6 @@ class PBT(Strategy):
             why = f"no member would ever donate: it has {decisions} scores at the last decision, at step {last}"
             lower = f"use at most {max(1, decisions)}, or shorter trials"
             raise setting_error(self, "min_scores steps_per_trial total_steps", f"{why}; {lower}")
-        check_selections(self, decisions)
 
     @property
     def exclusive(self) -> bool:

@@ -347,22 +347,10 @@ def check_population(strategy: Strategy) -> None:
 
     The method `check_population(size)` is optional, too, and raises ConfigurationError.
     """
-    _ask_rules(strategy, "check_population", strategy.population_size)
-
-
-def check_selections(strategy: Strategy, count: int) -> None:
-    """Ask the rules of a strategy whether they go with the number of decisions about a member.
-
-    The method `check_selections(count)` is optional, too, and raises ConfigurationError.
-    """
-    _ask_rules(strategy, "check_selections", count)
-
-
-def _ask_rules(strategy: Strategy, method: str, number: int) -> None:
     for _, _, part in _settings(strategy):
-        check = None if isinstance(part, type) else getattr(part, method, None)
+        check = None if isinstance(part, type) else getattr(part, "check_population", None)
         if check is not None:
-            check(number)
+            check(strategy.population_size)
 
 
 def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:

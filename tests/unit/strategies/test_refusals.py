@@ -64,10 +64,6 @@ def pbt(**other: Any) -> PBT:
         (lambda: pbt(burn_in=1, steps_per_trial=20), "PBT(burn_in=1 steps_per_trial=20 shorter trials"),
         (lambda: pbt(min_scores=4), "PBT(min_scores=4 steps_per_trial=5 total_steps=20 donate 3 15"),
         (lambda: pbt(min_scores=2, steps_per_trial=10), "PBT(min_scores=2 steps_per_trial=10 donate 1"),
-        (
-            lambda: pbt(population_size=16, total_steps=50, exploit=MultiFrequency((1, 5, 10, 25))),
-            "MultiFrequency(frequencies=(1, 5, 10, 25)) 1 to 9 trials after 10, 25 never",
-        ),
         (lambda: pbt(exploit=THREE), "PBT(exploit=3) Truncation()"),
         (lambda: pbt(explore=THREE), "PBT(explore=3) Perturb() ExploreWith(function)"),
         (lambda: FixedSchedule(schedule=[THREE], total_steps=10), "FixedSchedule(schedule=[3]) 1000 lr 0.1} step"),
