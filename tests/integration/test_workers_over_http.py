@@ -12,7 +12,7 @@ from durability import check_whole, load, start
 from effort import rarely
 from forked import Forked
 from phyla.records import StudyState
-from phyla.store import open_store
+from phyla.store import Store, open_store
 from serving import Service
 from waiting import until
 
@@ -49,6 +49,26 @@ def test_a_service_that_is_killed_and_started_again(tmp_path: Path, suites: bool
     results = load(home, storage)
     check_whole(results, members=4, trials=4)
     assert not [attempt for attempt in results.attempts() if attempt.error], "no trial was repeated"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_whose_service_is_silent_ends_when_it_is_told_to(tmp_path: Path, number: int) -> None:
+    with Service("--home", str(tmp_path / "service")) as service:
+        running = start(tmp_path / "home", storage=service.url, workers=1, sleep_s=0.5, trials=99, grace_s=2.0)
+        behind = open_store(f"sqlite:///{tmp_path}/service/phyla.db")
+        until(lambda: bool(behind.studies()) and completed(behind) > 0, "a trial", process=running)
+        service.process.send_signal(signal.SIGSTOP)
+        running.send_signal(number)
+        running.wait(120)
+        service.process.send_signal(signal.SIGCONT)
+        assert running.returncode != 0, running.printed()
+        behind.close()
+
+
+def completed(store: Store) -> int:
+    (study,) = store.studies()
+    with store.reader(study.id) as reader:
+        return reader.counts().get("completed", 0)
 
 
 STUDY = """

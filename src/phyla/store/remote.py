@@ -252,9 +252,10 @@ class Connection:
         self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
     ) -> bytes:
         httpx, patience = self._httpx, Patience(lambda: min(patience_s, self.most_s))
-        timeout = httpx.Timeout(answer_s, connect=5.0)
         while True:
             client = None
+            # A process that ends waits for no service that is silent.
+            timeout = httpx.Timeout(answer_s if self.most_s > 0 else min(answer_s, LOOK_S), connect=5.0)
             try:
                 client = self._open()
                 answer = client.post(path, content=body, headers=headers, timeout=timeout)

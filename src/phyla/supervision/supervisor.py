@@ -198,8 +198,8 @@ class Supervisor:
 
     def _stop(self, why: str, *, at_once: bool) -> None:
         self._stopped_by = self._stopped_by or why
-        if at_once:
-            self.client.store.hold_on(0.0)
+        # The workers wait for their store. This process need not, or no signal would end it meanwhile.
+        self.client.store.hold_on(0.0)
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)

@@ -138,7 +138,7 @@ def run(options: dict[str, Any]) -> None:
     os.environ[VARIABLE] = json.dumps(options)
     for name in ("sleep_s", "saves_progress", "witness"):
         options.pop(name, None)
-    how: dict[str, Any] = {"workers": 0, "evaluators": 0, "lease_s": 60.0}
+    how: dict[str, Any] = {"workers": 0, "evaluators": 0, "lease_s": 60.0, "grace_s": None}
     how = {name: options.pop(name, usual) for name, usual in how.items()}
     members, trials, evaluated = (options.pop(name, 0) for name in ("members", "trials", "evaluated"))
     more: dict[str, Any] = {"quorum": options.pop("quorum", 0.8)}
