@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import final
 
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Pool, run_program
 
 SIGNAL = "USR1"
@@ -17,6 +17,7 @@ AHEAD_S = 120
 """How long before the end of a job's time its worker is asked to save; Slurm may do so up to 60 s earlier."""
 SHORTEST_S = 300.0
 ANSWER_S = 60.0
+GONE_S = 120.0  # that Slurm has to end cancelled jobs, whose nodes may be gone
 POLL_S = 0.5
 ENDED = 2021 % 256
 """Exit status of scancel for a job that has already ended: ESLURM_ALREADY_DONE."""
@@ -43,18 +44,19 @@ class Slurm:
     def start(self, pool: Pool) -> None:
         script = _script(pool)
         missing = pool.workers - self.alive(pool)
+        # Also where none is missing: a stop may have failed.
+        _stop_file(pool).unlink(missing_ok=True)
         if missing <= 0:
             return
         file = pool.folder / "worker.sh"
         file.write_text(script)
-        _stop_file(pool).unlink(missing_ok=True)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
         how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
 
     def alive(self, pool: Pool) -> int:
         """Return how many jobs are pending, running or completing."""
-        return len(_slurm("squeue", "--noheader", "--array", f"--name={job_name(pool)}", "--format=%i").split())
+        return len(_jobs(pool))
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Cancel pending jobs, send SIGTERM to running ones, cancel them after the grace time, and wait."""
@@ -64,9 +66,16 @@ class Slurm:
         _slurm("scancel", "--quiet", "--state=PENDING", named)
         _slurm("scancel", "--quiet", "--signal=TERM", named)
         cancelled = False
-        while self.alive(pool):
-            if time.monotonic() >= ends_at and not cancelled:
-                cancelled = True
+        while jobs := _jobs(pool):
+            late = time.monotonic() >= ends_at
+            if late and cancelled:
+                named = ", ".join(jobs)
+                raise LauncherFailed(
+                    f"Slurm has not ended these jobs {GONE_S:g} s after it cancelled them: {named}; look at their "
+                    "nodes with: squeue"
+                )
+            if late:
+                cancelled, ends_at = True, time.monotonic() + GONE_S
                 _slurm("scancel", "--quiet", named)
             time.sleep(POLL_S)
 
@@ -128,6 +137,11 @@ def _script(pool: Pool) -> str:
         # The script knows the limit better than the pool does: it is that of the job.
         command=pool.with_options("--stop-signal", SIGNAL),
     )
+
+
+def _jobs(pool: Pool) -> list[str]:
+    """Return the ids of the jobs that are pending, running or completing."""
+    return _slurm("squeue", "--noheader", "--array", f"--name={job_name(pool)}", "--format=%i").split()
 
 
 def _stop_file(pool: Pool) -> Path:

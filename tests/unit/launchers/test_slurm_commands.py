@@ -6,7 +6,8 @@ import pytest
 
 from facts import raises
 from phyla.errors import LauncherFailed
-from phyla.launchers.slurm import _slurm
+from phyla.launchers import Pool
+from phyla.launchers.slurm import Slurm, _slurm
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,27 @@ def test_a_job_that_ended_meanwhile_needs_no_cancelling(
     else:
         with raises(LauncherFailed, f"{command} failed", f"status {status}"):
             _slurm(command, "--name=x")
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """Return a pool of one worker, whose only job never ends."""
+    for command, prints in (("squeue", "echo 7_0"), ("scancel", "")):
+        program = tmp_path / command
+        program.write_text(f"#!/bin/sh\n{prints}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return Pool(name="p", launcher="slurm", command=["true"], workers=1, folder=tmp_path)
+
+
+def test_a_job_that_slurm_cannot_end_is_named(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.launchers.slurm.GONE_S", 0.1)
+    with raises(LauncherFailed, "7_0", "squeue"):
+        Slurm().stop(pool, 0.0)
+
+
+def test_a_pool_that_was_not_stopped_may_requeue_its_jobs(pool: Pool) -> None:
+    stopped = pool.folder / "stopped"
+    stopped.touch()
+    Slurm().start(pool)
+    assert not stopped.exists()
