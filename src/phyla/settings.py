@@ -74,6 +74,11 @@ def home() -> Path:
     return Path(os.environ.get("PHYLA_HOME") or DEFAULT_HOME)
 
 
+def is_home_named() -> bool:
+    """Return whether the environment names that folder."""
+    return bool(os.environ.get("PHYLA_HOME"))
+
+
 def storage() -> str | None:
     """Return the store URL from the environment, if there is one."""
     return os.environ.get("PHYLA_STORAGE") or None

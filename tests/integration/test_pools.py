@@ -190,6 +190,7 @@ def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
 
 def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled) -> None:
     toy.call("up", toy.file, "--workers", 2)
+    assert toy.pool.environment == {"PHYLA_HOME": str(toy.home)}, "workers elsewhere do not inherit it"
     printed = toy.call("up", toy.file, "--workers", 2, "--kinds", "train", code=1)
     check_facts(printed, "toy", "2 workers")
     printed = toy.call("up", toy.file, "--workers", 1, code=1)
@@ -225,6 +226,14 @@ def test_a_pool_whose_engine_is_gone_can_be_forgotten(toy: Pooled) -> None:
     for command in (("run", toy.file, *ONE), ("down", "toy")):
         check_facts(toy.call(*command, code=1), CLOSED, "'ray'", "phyla down toy --forget")
     check_facts(toy.call("down", "toy", "--forget"), toy.home / "pools/toy")
+    # A worker of this pool ran on a machine that is gone, or its record was damaged.
+    for record, fact in (({"host": "gone"}, "'gone'"), (None, "worker-0.json")):
+        up.save()
+        worker = toy.home / "pools/toy/worker-0.json"
+        worker.write_text("" if record is None else json.dumps(record))
+        for words in (("up", toy.file), ("down", "toy")):
+            check_facts(toy.call(*words, code=1), fact, "phyla down toy --forget")
+        toy.call("down", "toy", "--forget")
     toy.go_on()
     toy.call("run", toy.file, *ONE)
     assert toy.completed()

@@ -193,7 +193,7 @@ def pool_of(
         storage, root = None if usual else places.storage, places.checkpoint_root if places.named else None
         where = {"home": places.home, "storage": storage, "checkpoints": root}
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
-    # Workers elsewhere do not see this variable. A file overrides it, and an option overrides the file.
+    # Workers elsewhere do not see these variables. A file overrides it, and an option overrides the file.
     inherited = None if where["storage"] or where["home"] else settings.storage()
     storage = where["storage"] or inherited
     if storage and mask_password(storage) != storage:
@@ -201,6 +201,9 @@ def pool_of(
             f"the URL of the store, {mask_password(storage)}, has a password in it, which the process list and "
             "the folder of the pool would show; put it into ~/.pgpass or the variable PGPASSWORD instead"
         )
+    environment = {"PHYLA_STORAGE": inherited} if inherited else {}
+    if where["home"] is None and settings.is_home_named():
+        environment["PHYLA_HOME"] = str(settings.home().absolute())
     at = type(places).of(where["home"], storage, where["checkpoints"])
     further = dict(_option(text) for text in params["launcher_option"] or ())
     nodes, cpus, memory = (_amount(name, further.pop(name, None)) for name in ("nodes", "cpus", "memory"))
@@ -229,7 +232,7 @@ def pool_of(
         time_limit_s=params["time_limit"],
         options=further,
         only_here="" if at.sqlite_file is None else str(at.sqlite_file),
-        environment={"PHYLA_STORAGE": inherited} if inherited else {},
+        environment=environment,
         folder=places.pools / name,
     )
 

@@ -115,7 +115,7 @@ def _environment(pool: Pool) -> list[dict[str, Any]]:
     """Return the variables; only the scratch directory can be written to."""
     threads = {} if pool.cpus is None else {"OMP_NUM_THREADS": str(max(1, math.floor(pool.cpus)))}
     usual = {"HOME": SCRATCH, "PHYLA_HOME": HOME, "PYTHONUNBUFFERED": "1", **threads}
-    plain = [{"name": name, "value": value} for name, value in {**usual, **pool.environment}.items()]
+    plain = [{"name": name, "value": value} for name, value in {**pool.environment, **usual}.items()]
     if "secret" not in pool.options:
         return plain
     key = {"name": _check_name("secret", pool.options["secret"]), "key": "token"}

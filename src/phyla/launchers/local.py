@@ -87,14 +87,17 @@ def _processes(pool: Pool) -> list[int]:
 
 
 def _process(pool: Pool, slot: int) -> int | None:
+    file = pool.folder / f"worker-{slot}.json"
     try:
-        record = json.loads((pool.folder / f"worker-{slot}.json").read_text())
+        record = json.loads(file.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise LauncherFailed(f"{file} is damaged, so its worker is not known: {error}") from error
     if record["host"] != platform.node():
         raise LauncherFailed(
             f"pool {pool.name!r} was started on machine {record['host']!r}, whose processes cannot be seen from "
-            f"{platform.node()!r}: use that machine, or, if it no longer exists, remove {pool.folder}"
+            f"{platform.node()!r}: use that machine"
         )
     pid = int(record["pid"])
     with contextlib.suppress(ChildProcessError):

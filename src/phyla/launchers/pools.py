@@ -96,14 +96,16 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
     """Stop the workers of a pool, and remove it; its logs stay."""
     with _lock_pool(pool.folder):
         # Stored first, so that `phyla run` starts no more workers even if this process is killed halfway.
-        replace(pool, workers=0).save()
+        with contextlib.suppress(OSError):  # a full disk is no reason to let them run
+            replace(pool, workers=0).save()
         launcher_named(pool.launcher).stop(pool, grace_s)
         forget_pool(pool)
 
 
 def forget_pool(pool: Pool) -> None:
     """Remove a pool and stop nothing; its logs stay."""
-    (pool.folder / "pool.json").unlink(missing_ok=True)
+    for file in (*pool.folder.glob("worker-*.json"), pool.folder / "pool.json"):
+        file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -153,9 +155,14 @@ class PoolRun:
         main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._interrupt) for number in self.term.signals} if main else {}
         try:
-            with contextlib.suppress(KeyboardInterrupt):
+            try:
                 if self.client.is_active():
                     start_pool(self.pool)
+            except KeyboardInterrupt:
+                pass
+            except LauncherFailed:
+                if not self._stopped_by:  # else it failed because of the signal
+                    raise
             try:
                 self._attend()
             finally:

@@ -211,6 +211,7 @@ def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
         if isinstance(error, SystemExit):  # from Ray's handler, while it connected: the signal was meant for ours
             signal.signal(signal.SIGTERM, handler)
             signal.raise_signal(signal.SIGTERM)
+            raise LauncherFailed("SIGTERM interrupted the call of Ray") from error
         why = str(error).rstrip(".")
         raise LauncherFailed(
             f"Ray at {address!r} cannot be used: {why}. Start one with `ray start --head`, or give its address: "
