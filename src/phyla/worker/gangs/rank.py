@@ -12,6 +12,7 @@ process stays the parent of the keeper: if that is killed, it ends what the keep
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 from typing import Any
@@ -23,6 +24,9 @@ NODE_RANK, MASTER_ADDR, MASTER_PORT = "{phyla:node_rank}", "{phyla:master_addr}"
 
 def join(keeper: dict[str, Any], rank: str, arguments: list[str]) -> int:
     """Join the gang and run its command here; return 0, or the signal that killed the keeper."""
+    # The worker asks the command to stop, by a byte. An engine may send SIGTERM here at the same time, which must
+    # not end the command before it has saved. The command would inherit an ignored signal, but not a handler.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     gang = json.loads(sys.stdin.readline())
     connection = socket.create_connection((gang["host"], gang["port"]), TIMEOUT_S)
     connection.settimeout(None)
