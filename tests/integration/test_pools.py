@@ -227,10 +227,10 @@ def test_a_pool_whose_engine_is_gone_can_be_forgotten(toy: Pooled) -> None:
         check_facts(toy.call(*command, code=1), CLOSED, "'ray'", "phyla down toy --forget")
     check_facts(toy.call("down", "toy", "--forget"), toy.home / "pools/toy")
     # A worker of this pool ran on a machine that is gone, or its record was damaged.
-    for record, fact in (({"host": "gone"}, "'gone'"), (None, "worker-0.json")):
+    gone = {"host": "gone", "pid": 1, "boot": "", "began": 0}
+    for record, fact in ((json.dumps(gone), "'gone'"), ("", "worker-0.json"), ("{}", "worker-0.json")):
         up.save()
-        worker = toy.home / "pools/toy/worker-0.json"
-        worker.write_text("" if record is None else json.dumps(record))
+        (toy.home / "pools/toy/worker-0.json").write_text(record)
         for words in (("up", toy.file), ("down", "toy")):
             check_facts(toy.call(*words, code=1), fact, "phyla down toy --forget")
         toy.call("down", "toy", "--forget")

@@ -79,11 +79,11 @@ def down(
         Option(parser=options.seconds, metavar="TIME", help="Time to save before workers are killed."),
     ] = "60s",
     forget: Annotated[
-        bool, Option("--forget", help="Stop nothing: the machines are gone, only remove the pool from the list.")
+        bool, Option("--forget", help="Stop nothing, only remove the pool from the list: its machines are gone.")
     ] = False,
 ) -> None:
     """Stop the workers of a pool; their trials go back to the queue. Studies do not change."""
-    from phyla.launchers.pools import forget_pool, how_to_forget, stop_pool
+    from phyla.launchers.pools import forget_pool, stop_pool
 
     (chosen,) = _find_pools(options.places(ctx), pool)
     if forget:
@@ -91,10 +91,7 @@ def down(
         print(f"pool {pool} is forgotten; its logs stay in {chosen.folder}")
         print("trials of workers that are gone go back to the queue when their leases end")
         return
-    try:
-        stop_pool(chosen, grace)
-    except LauncherFailed as error:
-        raise LauncherFailed(f"{error}. {how_to_forget(chosen)}") from error
+    stop_pool(chosen, grace)
     print(f"pool {pool} is stopped; its logs stay in {chosen.folder}")
 
 

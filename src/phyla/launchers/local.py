@@ -90,21 +90,21 @@ def _process(pool: Pool, slot: int) -> int | None:
     file = pool.folder / f"worker-{slot}.json"
     try:
         record = json.loads(file.read_text())
+        host, pid, start = record["host"], int(record["pid"]), (record["boot"], record["began"])
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise LauncherFailed(f"{file} is damaged, so its worker is not known: {error}") from error
-    if record["host"] != platform.node():
+    except (ValueError, TypeError, KeyError) as error:
+        raise LauncherFailed(f"{file} is damaged, so its worker is not known: {error!r}") from error
+    if host != platform.node():
         raise LauncherFailed(
-            f"pool {pool.name!r} was started on machine {record['host']!r}, whose processes cannot be seen from "
+            f"pool {pool.name!r} was started on machine {host!r}, whose processes cannot be seen from "
             f"{platform.node()!r}: use that machine"
         )
-    pid = int(record["pid"])
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # one of ours that has ended would stay in the table
     began = _began(pid)
     # It may have ended before it was on record: then it has no beginning there.
-    return pid if began is not None and (record["boot"], record["began"]) == (_boot(), began) else None
+    return pid if began is not None and start == (_boot(), began) else None
 
 
 def _signal(pool: Pool, number: signal.Signals) -> None:

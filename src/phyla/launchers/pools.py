@@ -58,7 +58,10 @@ def start_pool(pool: Pool) -> None:
         before = Pool.load(pool.folder)
         if before is None:
             launcher.alive(pool)  # An engine that does not answer starts nothing, so nothing is stored.
-        alive = 0 if before is None or before == pool else _ask_alive(before)
+        alive = 0
+        if before is not None and before != pool:
+            with _explaining(before):
+                alive = launcher_named(before.launcher).alive(before)
         differs = before is not None and replace(before, workers=pool.workers) != pool
         if alive > (0 if differs else pool.workers):
             workers = format_count(alive, "worker")
@@ -76,29 +79,26 @@ def start_pool(pool: Pool) -> None:
             raise
 
 
-def _ask_alive(pool: Pool) -> int:
-    """Return how many workers a stored pool has; if its launcher cannot tell, say how to go on without it."""
+@contextlib.contextmanager
+def _explaining(pool: Pool) -> Iterator[None]:
+    """Say what to do about a stored pool, if its launcher fails."""
     try:
-        return launcher_named(pool.launcher).alive(pool)
+        yield
     except LauncherFailed as error:
-        raise LauncherFailed(f"{error}. {how_to_forget(pool)}") from error
-
-
-def how_to_forget(pool: Pool) -> str:
-    """Return what to do about a pool whose engine is gone."""
-    return (
-        f"It is asked because pool {pool.name!r} was started with launcher {pool.launcher!r}; if its workers are "
-        f"gone for good, forget it with: phyla down {pool.name} --forget"
-    )
+        raise LauncherFailed(
+            f"{error}. Workers of pool {pool.name!r}, started with launcher {pool.launcher!r}, may still run. "
+            f"Stop them with: phyla down {pool.name}. If they are gone for good: phyla down {pool.name} --forget"
+        ) from error
 
 
 def stop_pool(pool: Pool, grace_s: float) -> None:
     """Stop the workers of a pool, and remove it; its logs stay."""
     with _lock_pool(pool.folder):
         # Stored first, so that `phyla run` starts no more workers even if this process is killed halfway.
-        with contextlib.suppress(OSError):  # a full disk is no reason to let them run
+        with contextlib.suppress(OSError):  # they are stopped on a full disk, too
             replace(pool, workers=0).save()
-        launcher_named(pool.launcher).stop(pool, grace_s)
+        with _explaining(pool):
+            launcher_named(pool.launcher).stop(pool, grace_s)
         forget_pool(pool)
 
 

@@ -10,17 +10,7 @@ from phyla.evaluation.suite import suite_named
 from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
-from phyla.strategies import (
-    BestOfLast,
-    Final,
-    FromSuite,
-    MedianStopping,
-    Plateau,
-    StoppingRule,
-    Strategy,
-    check_rule,
-    require_strategy,
-)
+from phyla.strategies import BestOfLast, Final, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
 from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
@@ -175,7 +165,7 @@ class TrainRules:
                 f"final={self.final!r} with {type(self.objective).__name__}: a final needs single numbers to "
                 "compare, and a Pareto front has none; leave it out, or use WeightedSum"
             )
-        judging = next((rule for rule in self.stopping if isinstance(rule, MedianStopping | Plateau)), None)
+        judging = next((rule for rule in self.stopping if not rule.pareto), None)
         if self.objective.tradeoffs and judging is not None:
             raise ConfigurationError(
                 f"stopping={judging!r} with {type(self.objective).__name__}: it compares single numbers, and a "

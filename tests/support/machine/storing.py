@@ -142,7 +142,7 @@ def rules(
 ) -> TrainRules:
     objective = objective or (Minimize("loss") if minimize else Maximize("score"))
     if objective.tradeoffs:
-        stopping = [rule for rule in stopping if not isinstance(rule, MedianStopping)]
+        stopping = [rule for rule in stopping if rule.pareto]
     return TrainRules(
         space=Space(rate=Float(0.0, 1.0)),
         objective=objective,

@@ -88,6 +88,11 @@ class StoppingRule(Protocol):
         """How many of the trial's last reports it looks at; 0 if the one that is judged is enough."""
         return 0
 
+    @property
+    def pareto(self) -> bool:
+        """Whether it works without a single number that orders trials; what compares them at marks does not."""
+        return self.marks_every is None
+
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         """Return why to stop the trial, as data; None lets it continue.
 

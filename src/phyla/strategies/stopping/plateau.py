@@ -42,6 +42,10 @@ class Plateau(StoppingRule):
     def __post_init__(self) -> None:
         check(self, steps=1, min_change="[0, inf)")
 
+    @property
+    def pareto(self) -> bool:
+        return False
+
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         return None
 
