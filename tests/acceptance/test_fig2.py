@@ -48,6 +48,7 @@ def best(strategy: PBT, seed: int, first: float = 0.75) -> float:
         return max(trial.fitness for trial in reader.trials() if trial.fitness is not None)
 
 
+@pytest.mark.thorough  # test_published.py: PBT and explore only on the same function
 @pytest.mark.parametrize(
     ("exploit", "mean", "deviation"),
     [(Truncation(0.5), 1.160, 0.046), rarely(None, 0.980, 0.206)],

@@ -32,6 +32,7 @@ def test_on_the_deceptive_toy_mf_pbt_is_not_deceived() -> None:
     assert np.median(scores(task, greed.pbt(task, 24, 20))) < 1.1
 
 
+@pytest.mark.thorough  # test_fig2.py, test_toys.py: PBT against others
 def test_on_the_quadratic_with_momentum_pbt_is_better_than_random_search() -> None:
     task = greed.momentum()
     plain = PBT(population_size=16, steps_per_trial=50, total_steps=1000, quorum=1.0)
@@ -40,6 +41,7 @@ def test_on_the_quadratic_with_momentum_pbt_is_better_than_random_search() -> No
     assert wilcoxon(*found).pvalue < 1e-4
 
 
+@pytest.mark.thorough  # unit/test_quality_problems.py: decays
 def test_a_decay_whose_peak_is_searched_beats_the_learning_rate_alone() -> None:
     plain, decayed = greed.quadratic(), greed.quadratic(greed.linear)
     for strategy in (RandomSearch(32, plain.steps), greed.pbt(plain, 32, 200)):

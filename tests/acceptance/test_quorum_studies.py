@@ -45,6 +45,7 @@ def test_without_a_quorum_no_weights_are_older_either() -> None:
     assert study(0.0, 8, 2, 0, task=by_age, total=SHORT).oldest == SHORT
 
 
+@pytest.mark.thorough  # unit/machine/test_quorum.py: decisions; below: waiting
 @pytest.mark.parametrize(
     ("members", "score", "time"), [(8, 95.6, 221.0), rarely(16, 103.0, 220.0)], ids=["8 of 8", "16 of 16"]
 )
@@ -70,6 +71,7 @@ def test_a_worker_that_is_stuck_for_good_holds_up_only_its_own_member(members: i
     assert found.trials >= 0.8 * (members - 1) * SHORT / 4
 
 
+@pytest.mark.thorough  # unit/machine/test_quorum.py: steps beyond a line
 def test_training_that_overshoots_is_not_waited_for() -> None:
     """Up to 3 of 4 steps too many: trials then differ in length, which is all that it costs."""
     found = outcomes(0.8, 8, 8, overshoot=3, seeds=2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import phyla
+from effort import rarely
 from phyla.records import JobKind, JobState, StudyState
 
 STEPS = 5
@@ -42,7 +43,7 @@ def study(folder: Path, size: int, trials: int, *, quorum: float, **options: Any
     return phyla.Study("scored", SPACE, objective, strategy, train, suites=[SUITE], home=folder, **options)
 
 
-@pytest.mark.parametrize(("quorum", "workers"), [(0.8, 2), (1.0, 0)])
+@pytest.mark.parametrize(("quorum", "workers"), [rarely(0.8, 2), (1.0, 0)])
 def test_a_study_with_a_suite(tmp_path: Path, quorum: float, workers: int) -> None:
     given = tmp_path / "given"
     given.mkdir()

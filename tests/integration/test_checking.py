@@ -121,6 +121,7 @@ def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path
     assert list((tmp_path / "tmp").glob("phyla*")) == []
 
 
+@pytest.mark.thorough  # below: a value that it keeps
 def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> None:
     done = check(tmp_path, "--study", "memory", "--json")
     told = json.loads(done.stdout)

@@ -667,6 +667,7 @@ def test_a_terminal_that_closes_stops_the_study_as_sigterm_does(held: "tuple[Pat
     assert {attempt.state for attempt in study.attempts()} <= {"failed", "released"}
 
 
+@pytest.mark.thorough  # test_supervision.py: the same run by a script
 def test_a_second_ctrl_c_stops_at_once(held: "tuple[Path, Path]") -> None:
     folder, _ = held
     text = STUDY_FILE.replace(" and not trial.should_stop", "")

@@ -132,6 +132,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
     assert [attempt.timings for attempt in released] == [None]
 
 
+@pytest.mark.thorough  # unit/study/test_replicates.py: the same in this process
 def test_one_replicate_can_be_run_by_its_name(folder: Path, tmp_path: Path) -> None:
     home = ("--home", tmp_path, "--workers", 0)
     out = finished(start(folder, "run", "studies.py", "--study", "wide-r2", *home))

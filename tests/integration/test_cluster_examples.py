@@ -50,6 +50,7 @@ def test_the_digits_with_workers_of_this_machine(tmp_path: Path) -> None:
     run("local.sh", tmp_path, "--workers", "1")
 
 
+@pytest.mark.thorough  # test_slurm.py: workers that Slurm places
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("slurm")
 def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_every_script_is_one_that_a_shell_can_read() -> None:
         subprocess.run(["bash", "-n", script], check=True)
 
 
+@pytest.mark.thorough  # test_workers_over_http.py: workers of a service
 def test_the_digits_through_a_service(tmp_path: Path) -> None:
     run("service.sh", tmp_path, "--workers", "1")
 

@@ -294,6 +294,7 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 1, "pending": 1}
 
 
+@pytest.mark.thorough  # unit/worker/test_processes.py: what is kept of long outputs
 def test_80_mb_of_binary_output_fill_neither_memory_nor_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_80_mb_of_binary_output_fill_neither_memory_nor_disk(
         assert found.st_blocks * 512 <= 9 << 20
 
 
+@pytest.mark.thorough  # unit/worker/test_readings.py
 def test_a_script_that_writes_tensorboard_files_and_reads_the_environment_needs_no_change(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import json, os, pathlib\n"

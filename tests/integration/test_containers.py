@@ -112,6 +112,7 @@ def machine(tmp_path: Path, postgres_url: str) -> Machine:
     return Machine(tmp_path, postgres_url)
 
 
+@pytest.mark.thorough  # below: what each service waits for, and the image
 def test_what_compose_starts_trains_the_study_to_its_end(machine: Machine) -> None:
     machine.wait("secrets")
     password = (machine.folder / "secrets/password").read_text()

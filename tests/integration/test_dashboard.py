@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 import dashboard_study
 from dashboard_study import MARKUP
-from effort import thorough
+from effort import rarely, thorough
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
 from forked import Forked
 from phyla import plugins
@@ -171,7 +171,7 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     page.context.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), rarely("dark", 375)])
 def test_pages_can_be_used_by_everybody(shown: Shown, scheme: str, width: int) -> None:
     results = shown.results("done")
     assert results.best is not None

@@ -41,7 +41,7 @@ def test_every_trial_is_scored_by_the_suite(tmp_path: Path, workers: int, evalua
 @pytest.mark.parametrize(
     "name",
     [name for name in NAMES if name.startswith("evaluation.") and "commit" not in name and "complete" not in name]
-    + ["job.before_complete", "claim.before_commit", "claim.after_commit", "store.after_commit"],
+    + ["claim.after_commit", *map(rarely, ("job.before_complete", "claim.before_commit", "store.after_commit"))],
 )
 def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str) -> None:
     options: dict[str, Any] = {"evaluated": True, "members": MEMBERS, "trials": TRIALS}

@@ -72,6 +72,7 @@ def test_a_small_study_finds_a_schedule_for_each_learning_rate(tmp_path: Path) -
     assert last < first
 
 
+@pytest.mark.thorough  # above: the same study in this process
 def test_the_command_of_the_readme_runs(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\nfrom gan import ring\n"
     code += "print(ring.summary(ring.make_study(members=2, steps=20).run()))"

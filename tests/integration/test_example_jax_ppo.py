@@ -18,6 +18,7 @@ def _compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.thorough  # below: training improves, which it would not elsewhere
 def test_the_environment_is_cartpole() -> None:
     import gymnasium
     import jax.numpy as jnp

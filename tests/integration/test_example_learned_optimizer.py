@@ -213,6 +213,7 @@ def flat(group: Group) -> dict[str, float]:
     }
 
 
+@pytest.mark.thorough  # the other tests run its functions in this process
 def test_worker_processes_run_the_file(tmp_path: Path) -> None:
     file = CONFIG.with_name("study.py")
     options = ["--workers", "1", "--members", "2", "--steps", "2", "--seeds", "2", "--home", str(tmp_path)]

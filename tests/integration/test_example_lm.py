@@ -156,6 +156,7 @@ def test_only_the_newest_checkpoints_are_kept_on_request(tmp_path: Path) -> None
     assert sorted((tmp_path / "checkpoints").glob("*.pt")) == [checkpoint(tmp_path, step) for step in (6, 7)]
 
 
+@pytest.mark.thorough  # unit/evaluation/test_recorder.py: any shards
 def test_statistics_do_not_depend_on_the_number_of_shards(
     suite: Suite, run: tuple[Path, str], before: list[TaskResult], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def work(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     return found
 
 
+@pytest.mark.thorough  # unit/supervision: who gets which; below: with training
 def test_small_and_large_tasks_share_a_machine(folder: Path) -> None:
     for step in (1, 2):
         (folder / "ckpt" / f"step_{step}").mkdir(parents=True)

@@ -65,7 +65,7 @@ def test_serial_runs_repeat_also_when_interrupted(tmp_path: Path) -> None:
 ENDED = -1
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", rarely("postgres")])
 def storage(request: pytest.FixtureRequest) -> str | None:
     """Where the study is stored."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
@@ -84,7 +84,7 @@ def test_workers_that_die_after_a_commit_are_replaced(tmp_path: Path, storage: s
     _replaced(tmp_path, "store.after_commit=kill:5", storage)
 
 
-@pytest.mark.parametrize("name", ["job.before_complete", rarely("checkpoint.after_rename")])
+@pytest.mark.parametrize("name", [rarely("job.before_complete"), rarely("checkpoint.after_rename")])
 def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str) -> None:
     _replaced(tmp_path, f"{name}=kill:5", None)
 

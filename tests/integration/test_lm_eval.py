@@ -268,6 +268,7 @@ def test_a_task_whose_file_was_edited_is_evaluated_again(evaluated: Evaluated) -
     check_facts(plan, "few", "4 shards would be computed")
 
 
+@pytest.mark.thorough  # test_evaluated_study.py: any suite may select
 def test_a_study_file_selects_by_tasks_of_the_harness(evaluated: Evaluated) -> None:
     file = evaluated.write("study.toml", STUDY)
     evaluated.run("check", file)

@@ -215,6 +215,7 @@ def test_what_could_not_run_deletes_nothing(tmp_path: Path) -> None:
     assert results.counts() == {"completed": 4}
 
 
+@pytest.mark.thorough  # test_silent_mistakes.py: the same with a file
 def test_another_session_sees_that_train_was_edited(tmp_path: Path) -> None:
     def session(score: float, call: str) -> "subprocess.CompletedProcess[str]":
         # From standard input, so that no file has the source, as in an interactive session.

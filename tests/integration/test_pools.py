@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Phyla
+from effort import rarely
 from facts import check_facts
 from phyla.launchers import Pool
 from phyla.launchers.local import Local
@@ -55,7 +56,7 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     assert any("toy is completed" in log for log in logs)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [rarely(signal.SIGKILL), signal.SIGHUP])
 def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy: Pooled, number: int) -> None:
     run = toy.run(*ONE)
     toy.until_waiting(1)
@@ -74,6 +75,7 @@ def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy:
     assert toy.completed()
 
 
+@pytest.mark.thorough  # the test above loses it later
 def test_a_run_that_loses_its_terminal_before_its_workers_begin_leaves_the_study_to_them(toy: Pooled) -> None:
     begins = "while 'worker' in command_line() and not (HERE / 'begin').exists():\n    time.sleep(0.01)\n"
     toy.file.write_text(toy.file.read_text().replace("def train", f"{IMPORT}{begins}\ndef train", 1))
@@ -106,6 +108,7 @@ def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
     assert toy.completed()
 
 
+@pytest.mark.thorough  # test_supervision.py: the same without a pool
 def test_workers_that_die_again_and_again_end_the_run_with_their_log(
     toy: Pooled, cli: Phyla, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +205,11 @@ def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled)
 
 @pytest.mark.parametrize(
     ("launcher", "variable", "value"),
-    [("ray", "RAY_ADDRESS", CLOSED), ("slurm", "SLURM_CONF", "/none"), ("kubernetes", "KUBECONFIG", "/none")],
+    [
+        ("ray", "RAY_ADDRESS", CLOSED),
+        rarely("slurm", "SLURM_CONF", "/none"),  # Slurm seeks its controllers for a minute
+        rarely("kubernetes", "KUBECONFIG", "/none"),
+    ],
 )
 def test_an_engine_that_does_not_answer_is_told_and_leaves_no_pool(
     toy: Pooled, monkeypatch: pytest.MonkeyPatch, launcher: str, variable: str, value: str

@@ -90,7 +90,7 @@ SIGNALS: dict[str, tuple[str, list[str], Callable[[Forked], None]]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["group", rarely("USR1"), "everybody"])
+@pytest.mark.parametrize("how", ["group", rarely("USR1"), rarely("everybody")])
 def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_path: Path, how: str) -> None:
     name, words, send = SIGNALS[how]
     (tmp_path / "study.py").write_text(STUDY)
@@ -179,7 +179,7 @@ def test_what_would_not_end_in_time_is_not_begun(
     assert results.state is StudyState.STOPPED
 
 
-@pytest.mark.parametrize("workers", [rarely(0), 1])
+@pytest.mark.parametrize("workers", [0, rarely(1)])
 def test_shortly_before_the_end_what_runs_saves_and_stops(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +201,7 @@ def deaf(trial: phyla.Trial) -> None:
     time.sleep(60)
 
 
+@pytest.mark.thorough  # below: what hangs is ended
 def test_what_does_not_stop_is_ended_at_the_end_and_no_other_run_would_do_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from effort import rarely
+
 SCRIPT = """
 import sys
 import phyla
@@ -44,7 +46,7 @@ def command(script: Path, workers: int, progress: str = "yes") -> list[str]:
     return [sys.executable, str(script), str(workers), progress]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_a_script_shows_how_its_study_goes_on(script: Path, workers: int) -> None:
     done = subprocess.run(
         command(script, workers), cwd=script.parent, capture_output=True, text=True, timeout=120, check=True
@@ -69,7 +71,7 @@ def test_nothing_is_shown_where_that_is_not_wanted(script: Path) -> None:
     assert "odd" in done.stderr  # what failed is told all the same
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_a_terminal_is_drawn_on_only_by_workers(script: Path, workers: int) -> None:
     """Training in the same process may draw progress bars of its own."""
     ours, theirs = pty.openpty()

@@ -168,6 +168,7 @@ def ended(file: Path, processes: list[Forked]) -> list[str]:
     return [log_of(file, host).read_text() for host in range(len(processes))]
 
 
+@pytest.mark.thorough  # below: those of one host
 def test_workers_of_several_hosts_hand_in_and_the_changed_file_goes_on(
     tmp_path: Path, storage: str | None
 ) -> None:

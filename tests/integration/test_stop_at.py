@@ -90,7 +90,7 @@ def test_a_goal_in_a_study_file(tmp_path: Path) -> None:
     assert found.rules.objective == phyla.Minimize("loss", stop_at=0.1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, rarely(2)])
 def test_a_study_ends_when_the_best_no_longer_improves(
     tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:

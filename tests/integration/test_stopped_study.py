@@ -10,6 +10,7 @@ import pytest
 
 import phyla
 from diverging_study import STEPS, TOO_HIGH, diverging
+from effort import rarely
 from facts import raises
 from phyla.cli.app import run_app
 from phyla.errors import StudyChanged
@@ -18,7 +19,7 @@ from phyla.records import JobState, StudyState
 SPACE = {"lr": phyla.Float(0.1, 1.0)}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, rarely(2)])
 def test_diverging_trials_are_stopped_before_their_end(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ study = phyla.Study("toy", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"
 """
 
 
+@pytest.mark.thorough  # above: a disk that fills up under workers
 def test_a_worker_that_ends_where_there_is_no_room_costs_no_attempt(tmp_path: Path) -> None:
     home, file = tmp_path / "home", tmp_path / "study.py"
     home.mkdir()

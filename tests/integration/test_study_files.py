@@ -101,6 +101,7 @@ def under_way(home: Path, count: int) -> bool:
     return sum(trial.state is JobState.RUNNING and trial.start_step >= 10 for trial in trials) >= count
 
 
+@pytest.mark.thorough  # test_commands.py: commands that are killed
 def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
     tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,7 @@ UNGUARDED = """
 study.run(workers=int(os.environ["WORKERS"]))
 """
 
-ALIKE = [rarely(how) for how in ("process", "executor", "loader", "environments")]
+ALIKE = [rarely(how) for how in ("forkserver", "joblib", "process", "executor", "loader", "environments")]
 
 
 def write(folder: Path, how: str, *, end: str = RUN, name: str = "study.py") -> Path:
@@ -156,13 +156,14 @@ def read_by(folder: Path, module: str) -> list[float]:
     return [float(line) for line in found.splitlines()]
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver", "joblib", *ALIKE])
+@pytest.mark.parametrize("how", ["spawn", *ALIKE])
 def test_what_training_pickles_is_found_by_the_processes_that_it_starts(tmp_path: Path, how: str) -> None:
     write(tmp_path, how)
     python(tmp_path, "study.py", workers=1)
     assert read_by(tmp_path, "study") == [42]
 
 
+@pytest.mark.thorough  # below: a file that runs its study at once
 def test_a_command_that_trains_by_itself_and_a_file_that_runs_its_study_at_once(tmp_path: Path) -> None:
     write(tmp_path, "forkserver", end=UNGUARDED)
     phyla(tmp_path, "run", "study.py", "--workers", 0, workers=0, fresh=True)
@@ -197,7 +198,7 @@ def test_a_module_of_a_package(tmp_path: Path) -> None:
     assert read_by(tmp_path, "pkg.study") == [42]
 
 
-@pytest.mark.parametrize("name", ["queue.py", rarely("my-study.py"), "my.study.v2.py"])
+@pytest.mark.parametrize("name", ["queue.py", rarely("my-study.py"), rarely("my.study.v2.py")])
 def test_names_that_are_taken_or_no_words(tmp_path: Path, name: str) -> None:
     write(tmp_path, "spawn", name=name)
     if name != "queue.py":  # which hides that of Python where it is a script
@@ -246,6 +247,7 @@ def test_a_file_without_a_command_line_takes_no_words(tmp_path: Path) -> None:
     check_facts(phyla(tmp_path, "run", "study.toml", "--", "--batch", "7", code=2), "study.toml")
 
 
+@pytest.mark.thorough  # test_replaying.py and test_checking.py load study files as runs do
 def test_replay_and_check_find_what_training_pickles(tmp_path: Path) -> None:
     write(tmp_path, "alone")
     python(tmp_path, "study.py", workers=0)
@@ -254,6 +256,7 @@ def test_replay_and_check_find_what_training_pickles(tmp_path: Path) -> None:
     assert "ok        complete" in told
 
 
+@pytest.mark.thorough  # above: scripts that start processes; test_attach.py: attached ones
 def test_an_attached_script_starts_processes(tmp_path: Path) -> None:
     loop = """
 if __name__ == "__main__":

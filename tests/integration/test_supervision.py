@@ -254,6 +254,7 @@ def train(trial):
     assert "need 4 GPUs, but 1 are visible" in done.stderr
 
 
+@pytest.mark.thorough  # unit/worker/test_processes.py: what is kept of long outputs
 def test_what_training_prints_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:
     train = """
 LOG = HOME / "logs/toy/worker-0.log"
@@ -290,6 +291,7 @@ def train(trial):
     assert ends == {AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.LOST}
 
 
+@pytest.mark.thorough  # above: status 0, which looks like an end
 def test_no_status_with_which_training_exits_ends_the_run(tmp_path: Path) -> None:
     train = """
 def train(trial):
@@ -304,6 +306,7 @@ def train(trial):
     assert sorted(trial.failures for trial in results.trials()) == [0, 0, 1, 1]
 
 
+@pytest.mark.thorough  # above: a hang; an interrupt
 def test_an_interrupted_run_starts_no_worker_in_place_of_a_stalled_one(tmp_path: Path) -> None:
     train = """
 def train(trial):

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+import pytest
 
 import forked
 from facts import check_facts
@@ -63,6 +64,7 @@ def test_a_slow_writer_is_followed_to_its_end(tmp_path: Path) -> None:
     assert not [group for group in look.groups if group.priority > 2 and group.started is False]
 
 
+@pytest.mark.thorough  # above: workers that are killed and replaced
 def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path: Path) -> None:
     steps = list(range(0, 120, 10))
     for step in steps:
@@ -104,6 +106,7 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     check_whole(tmp_path, steps)
 
 
+@pytest.mark.thorough  # below: a worker by the suite file; test_pools.py: pools
 def test_a_pool_for_a_suite_file_works_for_its_watched_run(tmp_path: Path) -> None:
     steps = [0, 10]
     for step in steps:
@@ -171,6 +174,7 @@ def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
     check_whole(tmp_path, steps)
 
 
+@pytest.mark.thorough  # test_evaluated_study.py: the same in a study; test_evaluator.py: each kind
 def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 0)
     words = watch_words(tmp_path, "--suite", "suites.py:heldout", "--once", suite="suites.py:poisoned", workers=1)
@@ -209,6 +213,7 @@ def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snap
     assert look.seen[first].state is CheckpointState.GONE, "its snapshot is not needed any more"
 
 
+@pytest.mark.thorough  # unit/watcher: the same in this process
 def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_from_others(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
     process = start(tmp_path, watch_words(tmp_path, "--snapshots", "none", workers=1), EVAL_S="1.5")
@@ -229,6 +234,7 @@ def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_fr
     assert process.returncode in (0, 1), output
 
 
+@pytest.mark.thorough  # unit/watcher: scans of a thousand; unit/machine: which are skipped
 def test_a_thousand_checkpoints_within_a_minute_all_get_a_fate(tmp_path: Path) -> None:
     process = start(tmp_path, watch_words(tmp_path, suite="suites.py:newest", workers=1))
     until(lambda: has_run(tmp_path), "run")
@@ -569,6 +575,7 @@ def phyla(folder: Path, *words: object) -> bytes:
     return os.fsencode(done.stdout)
 
 
+@pytest.mark.thorough  # below: names that are no text; unit/cli: how commands print them
 def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: Path) -> None:
     words = watch_words(tmp_path, "--snapshots", "copy")
     process = start(tmp_path, words)

@@ -120,6 +120,7 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 240
 
 
+@pytest.mark.thorough  # test_preemption.py; above: a service
 def test_a_run_that_is_preempted_leaves_the_study_to_other_machines(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(TRAIN)
     file = tmp_path / "study.toml"

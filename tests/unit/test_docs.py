@@ -21,6 +21,7 @@ import yaml
 
 import forked
 import phyla
+from effort import rarely
 from phyla import plugins, settings
 from phyla.cli.app import app
 from phyla.machine import TrainRules, bound
@@ -118,11 +119,18 @@ def anchors(text: str) -> set[str]:
 NAMED = re.compile(r"# (\w+\.py)\n")
 
 
-def programs(*, frameworks: bool) -> list[Path]:
+ALSO_ELSEWHERE = {
+    *("compare-and-replay", "jax", "lightning", "noisy-scores", "ray-tune", "recipes", "replay", "trackers"),
+}
+"""Pages whose subjects have tests of their own."""
+
+
+def programs(*, frameworks: bool) -> list[Any]:
     """Return the pages whose programs use a framework, or none."""
     found = {page: FENCED.findall(page.read_text()) for page in PAGES}
     runs = [page for page, blocks in found.items() if not all(map(NAMED.match, blocks))]
-    return [page for page in runs if any(map(FRAMEWORK.search, found[page])) == frameworks]
+    chosen = [page for page in runs if any(map(FRAMEWORK.search, found[page])) == frameworks]
+    return [rarely(page) if page.stem in ALSO_ELSEWHERE else page for page in chosen]
 
 
 def shortened(program: str) -> str:
@@ -164,6 +172,7 @@ def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Pa
     run_program(page, tmp_path, frameworks=True)
 
 
+@pytest.mark.thorough  # test_attached_ranks.py: ranks that share trials
 @pytest.mark.xdist_group("frameworks")
 def test_the_ranks_of_the_page_on_attaching_share_trials(tmp_path: Path) -> None:
     write_program(DOCS / "how-to/attach.md", tmp_path)
@@ -195,6 +204,7 @@ def test_the_pods_of_a_gang_share_trials(tmp_path: Path) -> None:
     assert told == "{'completed': 16}\n"
 
 
+@pytest.mark.thorough  # test_attach.py: what it calls
 def test_the_observer_for_rl_games_trains_a_study(tmp_path: Path) -> None:
     write_named(tmp_path)
     (tmp_path / "train_hand.py").write_text(HAND)

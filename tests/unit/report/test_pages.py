@@ -197,6 +197,7 @@ def test_it_appears_complete_or_not_at_all(results: phyla.Results, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
 
 
+@pytest.mark.thorough  # test_figures.py: a thousand members; test_columns.py: memory
 def test_twenty_thousand_trials_stay_small(results: phyla.Results, tmp_path: Path) -> None:
     for data in (simulated(members=20, generations=20), large(100, 200), empty()):
         path = write_pages(tmp_path / "report.html", [study_page(results)], study_sections(data), 0.0)

@@ -487,6 +487,12 @@ ALSO_ELSEWHERE = {
 }
 """Mistakes that `test_check.py` has, too, in a function of its own."""
 
+VARIANTS = {
+    *("clipping_at_the_beginning_only", "clipping_that_never_acts_in_the_middle", "a_decay_once_in_fifty_steps"),
+    *("nothing_to_do_in_so_few_steps", "the_scale_of_the_first_weights"),
+}
+"""Correct functions that differ little from another one."""
+
 
 def found(train: Case, space: dict[str, Any], steps: int, home: Path) -> dict[str, Checked]:
     strategy = phyla.PBT(population_size=4, steps_per_trial=steps, total_steps=60)
@@ -495,7 +501,7 @@ def found(train: Case, space: dict[str, Any], steps: int, home: Path) -> dict[st
     return {one.about or one.kind: one for one in check(study, workers=0)}
 
 
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize("name", [rarely(name) if name in VARIANTS else name for name in CORRECT])
 def test_what_is_correct_is_not_accused(name: str, tmp_path: Path) -> None:
     told = found(*CORRECT[name], tmp_path)
     assert [one for one in told.values() if one.verdict == "FAIL"] == []
@@ -515,3 +521,4 @@ def test_there_are_twenty_of_each() -> None:
     assert len(CORRECT) >= 20
     assert len(MISTAKES) >= 20
     assert set(MISTAKES) > ALSO_ELSEWHERE
+    assert set(CORRECT) > VARIANTS

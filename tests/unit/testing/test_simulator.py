@@ -275,7 +275,7 @@ def test_every_strategy_keeps_its_budget_whatever_happens(name: str, workers: in
     ids=["remeasure", "synchronous", "initiator"],
 )
 @pytest.mark.parametrize(
-    "crew", [{"workers": 3}, {"workers": 2, "evaluators": 2, "kinds": TRAIN}], ids=["pool", "apart"]
+    "crew", [rarely({"workers": 3}), {"workers": 2, "evaluators": 2, "kinds": TRAIN}], ids=["pool", "apart"]
 )
 def test_fitness_from_a_suite_keeps_its_budget_whatever_happens(strategy: Strategy, crew: dict[str, Any]) -> None:
     run = simulated(

@@ -216,6 +216,7 @@ def test_it_follows_an_optimum_that_moves_better_than_chance() -> None:
     assert np.mean(chosen) < 0.5 * np.mean(drawn)
 
 
+@pytest.mark.thorough  # above: each step of the choice, against its formulas
 def test_a_population_gets_further_than_by_perturbing() -> None:
     space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
