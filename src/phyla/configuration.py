@@ -27,6 +27,8 @@ FIXED = (
     "strategy.members",
     "strategy.grid",
     "strategy.trials",
+    "strategy.min_steps",
+    "strategy.reduction_factor",
 )
 """Settings of a strategy that an existing study cannot change, with all that is in them."""
 

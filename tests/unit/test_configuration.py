@@ -387,6 +387,9 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
             "strategy.members 2 3",
         ),
         (config(ONE), config(FINER), "strategy.grid.lr [0.5] [0.5, 1.0]"),
+        # Members of one rung would have trained for different numbers of steps.
+        (config(ASHA(9, 18, 2)), config(ASHA(9, 18, 3)), "strategy.min_steps 2 3"),
+        (config(ASHA(9, 8, 2)), config(ASHA(9, 8, 2, 2)), "strategy.reduction_factor 3 2"),
         (
             config(),
             config(start_from=[StartFrom("/a")]),
@@ -398,7 +401,7 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
             "space.constraints",
         ),
     ],
-    ids=["seed", "objective", "kind", "members", "grid", "start", "constraints"],
+    ids=["seed", "objective", "kind", "members", "grid", "first rung", "rungs", "start", "constraints"],
 )
 def test_what_an_existing_study_cannot_take(old: JsonObject, new: JsonObject, named: str) -> None:
     with raises(ConfigurationError, *named.split()):

@@ -26,7 +26,6 @@ from phyla.records import (
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.strategies import (
-    ASHA,
     PBT,
     Backtrack,
     Divergence,
@@ -344,14 +343,3 @@ def test_more_members_and_more_steps_for_each() -> None:
     assert train_all(process).state == "completed"
     with at.store.reader(at.study) as reader:
         assert [member.progress for member in reader.members()] == [4 * STEPS] * 6
-
-
-def test_other_rungs_train_nobody_beyond_the_whole_training() -> None:
-    old = rules(ASHA(16, 18, 2))
-    at = work(old)
-    assert train_all(at.process(old)).state == "completed"
-    new = rules(ASHA(16, 18, 2, reduction_factor=2))
-    at.change(new)
-    assert train_all(at.process(new)).state == "completed"
-    with at.store.reader(at.study) as reader:
-        assert max(member.progress for member in reader.members()) == 18
