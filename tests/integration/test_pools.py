@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -45,6 +47,8 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     before = pids(toy.pool)
     os.kill(before[0], signal.SIGKILL)
     until(lambda: len({*pids(toy.pool)} - {*before}) == 1, "the lost worker is replaced")
+    (toy.home / "pools/toy/pool.json").write_text("")
+    run.read_until("phyla down toy --forget")
     toy.go_on()
     printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
@@ -237,6 +241,46 @@ def test_a_pool_whose_engine_is_gone_can_be_forgotten(toy: Pooled) -> None:
     toy.go_on()
     toy.call("run", toy.file, *ONE)
     assert toy.completed()
+
+
+def test_a_damaged_pool_is_shown_and_forgotten_and_others_are_not_affected(tmp_path: Path, cli: Phyla) -> None:
+    def stored(name: str, fields: Mapping[str, object] = MappingProxyType({})) -> Path:
+        pool = Pool(name=name, launcher="local", command=["true"], workers=1, folder=tmp_path / "pools" / name)
+        pool.save()
+        file = pool.folder / "pool.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+        return file
+
+    home = ("--home", tmp_path)
+    stored("good")
+    damage = {"empty": "", "truncated": stored("truncated").read_text()[:40], "list": "[]", "binary": "\0\xff"}
+    for name, text in damage.items():
+        stored(name).write_text(text, encoding="latin-1")
+    stored("count", {"workers": "two"})
+    stored("options", {"options": 3})
+    stored("newer", {"colour": 1})
+    stored("copied", {"name": "good"})
+    stored("unnamed").with_name("id").write_text("")
+    stored("directory").unlink()
+    (tmp_path / "pools/directory/pool.json").mkdir()
+    stored("plugin", {"launcher": "slrum"})
+    names = {*damage, "count", "options", "newer", "copied", "unnamed", "directory", "plugin"}
+    rows = {row["pool"]: row for row in json.loads(cli("workers", "--json", *home))}
+    assert rows.keys() == {"good", *names}
+    assert (rows["good"]["alive"], rows["good"]["error"]) == (0, None)
+    table = cli("workers", *home)
+    for name in sorted(names):
+        assert rows[name]["alive"] is None
+        fact = "slrum" if name == "plugin" else tmp_path / "pools" / name
+        check_facts(rows[name]["error"], fact)
+        check_facts(table, fact)
+        check_facts(cli("down", name, *home, code=2), fact, f"down {name} --forget")
+        cli("down", name, "--forget", *home)
+    cli("down", "good", *home)
+    assert json.loads(cli("workers", "--json", *home)) == []
+    # A new pool of that name has a new identity.
+    stored("unnamed")
+    assert Pool.load(tmp_path / "pools/unnamed") is not None
 
 
 def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:

@@ -2,18 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 from phyla import plugins
-from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.errors import ConfigurationError, LauncherFailed, advice_on
 from phyla.validation import look_up
 
 GROUP = "phyla.launchers"
+IDENTITY = re.compile("[0-9a-f]{8}")
 
 
 @final
@@ -38,6 +40,8 @@ class Pool:
         directory: the working directory.
         folder: for its logs and the launcher's files; on a shared disk where there are several machines.
     """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     name: str
     launcher: str
@@ -88,16 +92,42 @@ class Pool:
         """Return the pool that is stored in a folder, if there is one.
 
         Raises:
-            ConfigurationError: the file holds something else.
+            ConfigurationError: its records are damaged, or cannot be read.
         """
         file = folder / "pool.json"
         try:
-            stored: dict[str, Any] = json.loads(file.read_text())
-            return Pool(**{**stored, "folder": folder, "directory": Path(stored["directory"])})
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigurationError(f"{file} is not a pool that this phyla can read: {error}") from error
+            pool = _decode({**json.loads(file.read_text()), "folder": folder})
+            if pool.name != folder.name:
+                raise ValueError(f"it describes pool {pool.name!r}")
+            check_identity(folder)
+        except (OSError, ValueError, TypeError) as error:
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename == str(file):
+                return None
+            if isinstance(error, PermissionError):
+                raise ConfigurationError(f"{error}; {advice_on(error)}") from error
+            raise ConfigurationError(
+                f"pool {folder.name!r} is damaged: {file}: {error}. phyla cannot stop its workers, if any are "
+                f"alive. Remove its records with: phyla down {folder.name} --forget"
+            ) from error
+        return pool
+
+
+def check_identity(folder: Path) -> None:
+    """Raise `ValueError` or `OSError` if the folder of a pool has no identity."""
+    file = folder / "id"
+    if not IDENTITY.fullmatch(file.read_text()):
+        raise ValueError(f"{file} has no identity, by which its workers are known")
+
+
+def _decode(stored: Mapping[str, Any]) -> Pool:
+    """Make a pool of its stored fields, or raise `ValueError` with the first mistake."""
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(Pool).validate_python(stored)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 class Launcher(Protocol):

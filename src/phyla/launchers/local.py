@@ -82,8 +82,8 @@ def _start(pool: Pool, slot: int, environment: dict[str, str]) -> None:
 
 def _processes(pool: Pool) -> list[int]:
     """Return the processes that are alive, also those of a pool that was larger."""
-    slots = [int(file.stem.partition("-")[2]) for file in pool.folder.glob("worker-*.json")]
-    return [pid for slot in slots if (pid := _process(pool, slot)) is not None]
+    slots = [file.stem.partition("-")[2] for file in pool.folder.glob("worker-*.json")]
+    return [pid for slot in slots if slot.isdecimal() and (pid := _process(pool, int(slot))) is not None]
 
 
 def _process(pool: Pool, slot: int) -> int | None:
@@ -93,7 +93,7 @@ def _process(pool: Pool, slot: int) -> int | None:
         host, pid, start = record["host"], int(record["pid"]), (record["boot"], record["began"])
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise LauncherFailed(f"{file} is damaged, so its worker is not known: {error!r}") from error
     if host != platform.node():
         raise LauncherFailed(
