@@ -12,12 +12,15 @@ from types import MappingProxyType
 
 import pytest
 
+import forked
 from command_line import Phyla
 from facts import check_facts
+from failing_disk import without_rights
 from phyla.launchers import Pool
 from phyla.launchers.local import Local
 from phyla.records import JobState, Role, StudyState
 from phyla.service.tokens import create
+from phyla.settings import child_environment
 from phyla.store import open_store
 from pooled import TRIALS, Pooled, pids
 from serving import served
@@ -281,6 +284,29 @@ def test_a_damaged_pool_is_shown_and_forgotten_and_others_are_not_affected(tmp_p
     # A new pool of that name has a new identity.
     stored("unnamed")
     assert Pool.load(tmp_path / "pools/unnamed") is not None
+
+
+def test_a_place_that_cannot_be_used_is_named(toy: Pooled, cli: Phyla, tmp_path: Path) -> None:
+    file, home = tmp_path / "file", tmp_path / "home"
+    file.write_text("")
+    up, serve = ("up", toy.file), ("serve", "--publish", "--port", 0)
+    for words in (up, ("workers",), ("down", "toy"), serve, ("token", "create", "x")):
+        check_facts(cli(*words, "--home", file, code=1), file, "choose another home")
+    (home / "service.token").mkdir(parents=True)
+    check_facts(cli(*serve, "--home", home, code=1), home / "service.token")
+    (home / "pools/toy/worker-0.log").mkdir(parents=True)
+    check_facts(cli(*up, "--home", home, code=1), home / "pools/toy/worker-0.log")
+    assert json.loads(cli("workers", "--json", "--home", home)) == []
+
+
+def test_a_folder_without_permission_is_named(toy: Pooled) -> None:
+    pools = toy.home / "pools"
+    pools.mkdir(parents=True)
+    pools.chmod(0o500)
+    up = ["-m", "phyla.cli", "--home", toy.home, "up", toy.file]
+    done = forked.run(up, cwd=toy.folder, env=child_environment({}), first=without_rights)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    check_facts(done.stderr, pools / "toy", "lacks the permission")
 
 
 def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:

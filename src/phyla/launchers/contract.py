@@ -1,7 +1,6 @@
 """The contract of a launcher: start workers, count them, stop them. It is independent of studies."""
 
 import json
-import os
 import re
 import subprocess
 import uuid
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Protocol, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, LauncherFailed, advice_on
+from phyla.system.drafts import replace_text
 from phyla.validation import look_up
 
 GROUP = "phyla.launchers"
@@ -74,18 +74,15 @@ class Pool:
         file = self.folder / "id"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft = self.folder / f".id-{os.getpid()}"
-            draft.write_text(uuid.uuid4().hex[:8])
-            draft.replace(file)
+            replace_text(file, uuid.uuid4().hex[:8])
         return file.read_text()
 
     def save(self) -> None:
         """Store it in its folder."""
         # A stored pool always has its identity, so no process makes another one.
         self.identity()
-        draft = self.folder / f".pool-{os.getpid()}.json"
-        draft.write_text(json.dumps({**asdict(self), "folder": None, "directory": str(self.directory)}, indent=1))
-        draft.replace(self.folder / "pool.json")
+        stored = {**asdict(self), "folder": None, "directory": str(self.directory)}
+        replace_text(self.folder / "pool.json", json.dumps(stored, indent=1))
 
     @staticmethod
     def load(folder: Path) -> "Pool | None":

@@ -89,8 +89,8 @@ def start_pool(pool: Pool) -> None:
         pool.save()
         try:
             launcher.start(pool)
-        except (ConfigurationError, LauncherFailed) as error:
-            with contextlib.suppress(LauncherFailed):  # some may have been started
+        except (ConfigurationError, LauncherFailed, OSError) as error:
+            with contextlib.suppress(LauncherFailed, OSError):  # some may have been started
                 if before is None and (isinstance(error, ConfigurationError) or not launcher.alive(pool)):
                     forget_pool(pool.folder)
             raise

@@ -11,6 +11,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Pool, run_program
+from phyla.system.drafts import replace_text
 
 SIGNAL = "USR1"
 AHEAD_S = 120
@@ -49,7 +50,7 @@ class Slurm:
         if missing <= 0:
             return
         file = pool.folder / "worker.sh"
-        file.write_text(script)
+        replace_text(file, script)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
         how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
