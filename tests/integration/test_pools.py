@@ -337,11 +337,16 @@ def test_pods_get_the_store_that_the_environment_names_and_the_labels(
         check_facts(printed, "kubernetes", "--server URL")
         assert not (tmp_path / "pool.json").exists()
     run = ("run", toy.file, *words[2:], "output=pool.json", "--home", tmp_path / "home")
-    check_facts(cli(*run, code=2), "kubernetes", "--server URL")
+    check_facts(cli(*run, code=2), "output=pool.json", "`up`")
     monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
     check_facts(cli(*words, "output=pool.json", code=2), "postgresql://me:***@host/db")
     monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")
-    cli(*words, "output=pool.json", "--labels", "a100,nvlink")
+    for _ in range(2):
+        printed = cli(*words, "output=pool.json", "--labels", "a100,nvlink")
+        check_facts(printed, "pool.json", "kubectl apply -f", "kubectl delete -f")
+        assert "alive" not in printed
+        assert json.loads(cli("workers", "--json")) == []
+    check_facts(cli("down", "toy", code=2), "'toy'")
     written = (tmp_path / "pool.json").read_text()
     assert '"http://host:8470"' in written
     assert re.search(r'"--labels",\s*"a100,nvlink"', written)

@@ -61,6 +61,11 @@ def up(
     places = options.places(ctx)
     pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
     _check_store(pool, places)
+    if launcher == "kubernetes" and "output" in pool.options:
+        from phyla.launchers.kubernetes import write_manifest
+
+        print(write_manifest(pool))
+        return
     start_pool(pool)
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")

@@ -18,7 +18,7 @@ from facts import check_facts, raises
 from phyla.cli import options
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
-from phyla.launchers.kubernetes import EXIT_USAGE, manifest
+from phyla.launchers.kubernetes import EXIT_USAGE, manifest, write_manifest
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -306,21 +306,24 @@ def test_with_an_output_the_manifest_is_written_and_no_cluster_is_needed(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    pool = make(tmp_path, options={"output": str(tmp_path / "pool.json")})
-    launcher.start(pool)
-    assert json.loads((tmp_path / "pool.json").read_text()) == manifest(pool)
+    file = tmp_path / "pool.json"
+    pool = make(tmp_path, options={"output": str(file), "context": "prod"})
+    told = write_manifest(pool)
+    check_facts(told, f"kubectl --context=prod apply -f {file}", f"delete -f {file}", launcher.logs(pool))
+    assert json.loads(file.read_text()) == manifest(pool)
     assert shutil.which("kubectl") is None
-    assert launcher.alive(pool) == 0
-    check_facts(launcher.logs(pool), f"{tmp_path}/pool.json")
-    launcher.stop(pool, 60)
-    assert (tmp_path / "pool.json").exists()
+    written = file.stat()
+    for call in (launcher.start, launcher.alive, launcher.outcomes, lambda pool: launcher.stop(pool, 60)):
+        with raises(ConfigurationError, f"output={file}", f"kubectl --context=prod get -f {file}"):
+            call(pool)
+    assert file.stat() == written
     with raises(LauncherFailed, "--launcher-option", "output=FILE"):
         launcher.start(make(tmp_path))
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, launcher: Launcher) -> None:
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with raises(ConfigurationError, "output=", "no/pool.json"):
-        launcher.start(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
+        write_manifest(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
 
 
 def test_what_kubectl_says_is_passed_on(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
