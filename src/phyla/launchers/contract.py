@@ -198,11 +198,19 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
 
 
 def run_program(
-    words: Sequence[str], *, action: str, missing: str, limit_s: float, stdin: str = "", fine: int = 0
+    words: Sequence[str],
+    *,
+    action: str,
+    missing: str,
+    limit_s: float,
+    stdin: str = "",
+    fine: int = 0,
+    noise: str = "(?!)",
 ) -> str:
     """Run a program and return its output; errors name the `action`, or what to do if it is `missing`.
 
-    Exit status `fine` is no error.
+    Exit status `fine` is no error. Lines of its errors that begin with the pattern `noise` are shown only if there
+    are no others.
     """
     try:
         # In its own session it does not receive our Ctrl-C.
@@ -215,5 +223,7 @@ def run_program(
     except subprocess.TimeoutExpired:
         raise LauncherFailed(f"{action}: no answer within {limit_s:g} s") from None
     if done.returncode not in (0, fine):
-        raise LauncherFailed(f"{action} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = "\n".join([line for line in lines if not re.match(noise, line)] or lines[-1:])
+        raise LauncherFailed(f"{action} failed: {why or f'exit status {done.returncode}'}")
     return done.stdout

@@ -24,6 +24,8 @@ GRACE_S = 300  # that training has to save after SIGTERM
 CALL_S = 60.0  # that the cluster has to answer kubectl
 FAILURES = 3  # of each worker before a Job gives up; preemptions are none
 EXIT_USAGE = 2
+KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] "
+"""Beginning of the lines that the libraries of kubectl log among its errors."""
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
 """Names of Jobs have at most 63 letters, of which the pool's identity takes some."""
@@ -243,11 +245,11 @@ def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> s
     """Call `kubectl` and return its output; with the option `output`, the user does that."""
     if file := pool.options.get("output"):
         raise ConfigurationError(
-            f"output={file} writes a manifest and starts nothing, so only `up` accepts it. Leave it out, or see what "
-            f"you started from that file with: {_command(pool, 'get', '-f', file)}"
+            f"output={file} writes a manifest and starts nothing, so only `up` accepts it. Leave it out, or see "
+            f"what you started from that file with: {_command(pool, 'get', '-f', file)}"
         )
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
     return run_program(
-        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin
+        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin, noise=KLOG
     )

@@ -5,6 +5,7 @@ is replaced, by a program that notes its arguments and keeps objects in a file, 
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -39,8 +40,10 @@ elif words[0] == "get" and "/".join(words[1:3]) in objects:
 elif words[0] == "delete":
     objects.pop("/".join(words[1:3]), None)
 elif words[0] == "get" and "unreachable" in objects:
-    print('E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error"', file=sys.stderr)
-    sys.exit("The connection to the server was refused")
+    for cause in ("no answer", "no route"):
+        log = f'E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error" err="{cause}"'
+        print(log, file=sys.stderr)
+    sys.exit(objects["unreachable"] or 1)
 store.write_text(json.dumps(objects))
 """
 
@@ -326,9 +329,19 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_manifest(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
 
 
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
-    cluster.store.write_text('{"unreachable": true}')
-    with pytest.raises(
-        LauncherFailed, match=r"kubectl get failed: (?s:.*)The connection to the server was refused"
-    ):
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (
+            "The connection to the server was refused\nis it right?",
+            "The connection to the server was refused\nis it right?",
+        ),
+        ("", 'E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error" err="no route"'),
+    ],
+)
+def test_what_kubectl_says_is_passed_on_without_its_log(
+    tmp_path: Path, launcher: Launcher, cluster: Cluster, why: str, shown: str
+) -> None:
+    cluster.store.write_text(json.dumps({"unreachable": why}))
+    with pytest.raises(LauncherFailed, match=f"^{re.escape(f'kubectl get failed: {shown}')}$"):
         launcher.alive(make(tmp_path))
