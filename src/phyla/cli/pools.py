@@ -70,7 +70,7 @@ def up(
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")
     alive = f"{where.alive(pool)} of {format_count(workers, 'worker')} alive"
-    alive += f", {queued} of them queued" if queued else ""
+    alive += f", {queued} of them queued{_list_reasons(where.reasons(pool))}" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
     print("if a study is absent, stopped or failed, the workers wait until phyla run or phyla watch starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
@@ -124,7 +124,10 @@ def workers(
                 row["pool"],
                 row["launcher"],
                 "/".join("?" if row[count] is None else str(row[count]) for count in ("alive", "workers")),
-                ", ".join(f"{count} {state}" for state, count in (row["states"] or {}).items()),
+                ", ".join(
+                    f"{count} {state}" + (_list_reasons(row["reasons"]) if state == "queued" else "")
+                    for state, count in (row["states"] or {}).items()
+                ),
                 " ".join(row["files"]),
                 row["error"] or row["logs"],
             )
@@ -136,6 +139,11 @@ def workers(
             print(f"{row['pool']} {log}: {line}")
 
 
+def _list_reasons(reasons: Mapping[str, int]) -> str:
+    """Return why workers are queued, in parentheses."""
+    return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.items())})" if reasons else ""
+
+
 def _row(folder: Path, pool: "Pool | ConfigurationError") -> dict[str, Any]:
     """Return what `phyla workers` shows of a pool; `error` says why its workers, or all of it, are unknown."""
     from phyla.launchers import Pool, launcher_named
@@ -144,6 +152,7 @@ def _row(folder: Path, pool: "Pool | ConfigurationError") -> dict[str, Any]:
     row: dict[str, Any] = {
         "pool": folder.name,
         **dict.fromkeys(("launcher", "alive", "workers", "states")),
+        "reasons": {},
         "files": [],
         "logs": str(folder / "*.log"),
         "last_lines": last_lines(folder),
@@ -158,6 +167,8 @@ def _row(folder: Path, pool: "Pool | ConfigurationError") -> dict[str, Any]:
         # Ray prints events of its nodes, which must not get into the JSON.
         with contextlib.redirect_stdout(sys.stderr):
             row |= {"alive": launcher.alive(pool), "states": launcher.outcomes(pool)}
+            if row["states"].get("queued"):
+                row["reasons"] = launcher.reasons(pool)
     except (ConfigurationError, LauncherFailed) as error:
         row["error"] = options.add_places(str(error), ("down",))
     return row

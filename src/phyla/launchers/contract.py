@@ -130,8 +130,9 @@ def _decode(stored: Mapping[str, Any]) -> Pool:
 class Launcher(Protocol):
     """Starts and stops the workers of pools.
 
-    It is registered in the entry point group `phyla.launchers`, and created without arguments. The pool's folder,
-    or the engine that runs the workers, keeps what another process needs to find them.
+    A launcher is a subclass, so methods with a default may be left out. It is registered in the entry point group
+    `phyla.launchers`, and created without arguments. The pool's folder, or the engine that runs the workers, keeps
+    what another process needs to find them.
 
     All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` if the
     launcher does not support the settings of the pool.
@@ -151,6 +152,10 @@ class Launcher(Protocol):
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
         """Return how many workers are `queued`, have `completed` and `failed`, as far as the engine knows."""
+        return {}
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return why workers are `queued`, in the engine's words, and how many for each reason."""
         return {}
 
     def logs(self, pool: Pool) -> str:

@@ -16,7 +16,7 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError
 from phyla.formatting import quote_command
-from phyla.launchers.contract import Pool, refuse_nodes, refuse_options, refuse_store, run_program
+from phyla.launchers.contract import Launcher, Pool, refuse_nodes, refuse_options, refuse_store, run_program
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -181,7 +181,7 @@ def write_manifest(pool: Pool) -> str:
 
 
 @final
-class Kubernetes:
+class Kubernetes(Launcher):
     """Places workers in a Kubernetes cluster, by `kubectl`."""
 
     def start(self, pool: Pool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, run_program
+from phyla.launchers.contract import Launcher, Pool, run_program
 from phyla.system.drafts import replace_text
 
 SIGNAL = "USR1"
@@ -25,6 +25,8 @@ ENDED = 2021 % 256
 STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
+UNKNOWN = "None"
+"""The reason of a pending job at which Slurm has not looked yet."""
 OURS = (
     *("array", "chdir", "cpus-per-task", "dependency", "error", "gres", "job-name", "mem", "nodes", "ntasks"),
     *("open-mode", "output", "parsable", "requeue", "signal", "time", "wrap"),
@@ -33,7 +35,7 @@ OURS = (
 
 
 @final
-class Slurm:
+class Slurm(Launcher):
     """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
 
     A worker whose trials run on several machines is on the first node of its job.
@@ -84,6 +86,11 @@ class Slurm:
         """Return how many jobs are pending and ended; Slurm forgets ended jobs after `MinJobAge`."""
         words = ("squeue", "--noheader", "--array", "--states=all", f"--name={job_name(pool)}", "--format=%T")
         return Counter(STATES[state] for state in _slurm(*words).split() if state in STATES)
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return the reasons of pending jobs, such as `Resources` or `PartitionConfig`."""
+        words = ("squeue", "--noheader", "--array", "--states=PENDING", f"--name={job_name(pool)}", "--format=%r")
+        return Counter(reason for reason in _slurm(*words).splitlines() if reason != UNKNOWN)
 
     def logs(self, pool: Pool) -> str:
         return str(pool.folder / "worker-*.log")
