@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import sysconfig
+import traceback
 
 
 class PhylaError(Exception):
@@ -195,6 +196,15 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
     errno.ESTALE: "the file system was mounted or exported anew: mount it again",
 }
+_ADVICE_ON_PLACES = {
+    errno.EEXIST: "a file is where a directory should be: move it away, or choose another home",
+    errno.ENOTDIR: "a file is where a directory should be: move it away, or choose another home",
+    errno.EISDIR: "a directory is where a file should be: move it away",
+    errno.ENOTEMPTY: "a directory is where a file should be: move it away",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "symbolic links form a circle: remove one of them",
+}
+_PERMISSION = (errno.EACCES, errno.EPERM)
 
 
 def hidden_modules() -> str:
@@ -214,10 +224,20 @@ def is_storage_error(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
 
 
+def is_place_error(error: BaseException) -> bool:
+    """Return whether phyla itself, and not code of a user, found a file or directory that it cannot use."""
+    if not isinstance(error, OSError) or error.errno not in (*_ADVICE_ON_PLACES, *_PERMISSION):
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    packages = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    foreign = [package for package in packages if package not in sys.stdlib_module_names]
+    return foreign[-1:] == [__name__.partition(".")[0]]
+
+
 def advice_on(error: OSError) -> str:
     """Return what to do about an error of storage, as a clause."""
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if error.errno in _PERMISSION:
         return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
     if error.errno == errno.EBADF:
         return "it was closed in this process: look for os.close and os.closerange in your code"
-    return _ADVICE.get(error.errno or 0, "look at the file system's health")
+    return {**_ADVICE, **_ADVICE_ON_PLACES}.get(error.errno or 0, "look at the file system's health")

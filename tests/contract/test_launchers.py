@@ -141,13 +141,6 @@ def test_whoever_looks_at_a_pool_gives_it_no_identity(make_pool: MakePool) -> No
     assert sorted(pool.folder.iterdir()) == before
 
 
-def test_a_file_that_describes_no_pool_is_named(make_pool: MakePool) -> None:
-    folder = make_pool().folder
-    (folder / "pool.json").write_text('{"name": "pool"}')
-    with raises(ConfigurationError, "pool.json"):
-        Pool.load(folder)
-
-
 def test_a_launcher_that_is_not_installed_is_named_with_those_that_are() -> None:
     with raises(ConfigurationError, "slrum", "slurm", "local"):
         launcher_named("slrum")

@@ -4,19 +4,24 @@ import json
 import os
 import re
 import signal
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+import forked
 from command_line import Phyla
 from effort import rarely
 from facts import check_facts
+from failing_disk import without_rights
 from phyla.launchers import Pool
 from phyla.launchers.local import Local
 from phyla.records import JobState, Role, StudyState
 from phyla.service.tokens import create
+from phyla.settings import child_environment
 from phyla.store import open_store
 from pooled import TRIALS, Pooled, pids
 from serving import served
@@ -46,6 +51,8 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     before = pids(toy.pool)
     os.kill(before[0], signal.SIGKILL)
     until(lambda: len({*pids(toy.pool)} - {*before}) == 1, "the lost worker is replaced")
+    (toy.home / "pools/toy/pool.json").write_text("")
+    run.read_until("phyla down toy --forget")
     toy.go_on()
     printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
@@ -246,6 +253,69 @@ def test_a_pool_whose_engine_is_gone_can_be_forgotten(toy: Pooled) -> None:
     assert toy.completed()
 
 
+def test_a_damaged_pool_is_shown_and_forgotten_and_others_are_not_affected(tmp_path: Path, cli: Phyla) -> None:
+    def stored(name: str, fields: Mapping[str, object] = MappingProxyType({})) -> Path:
+        pool = Pool(name=name, launcher="local", command=["true"], workers=1, folder=tmp_path / "pools" / name)
+        pool.save()
+        file = pool.folder / "pool.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+        return file
+
+    home = ("--home", tmp_path)
+    stored("good")
+    damage = {"empty": "", "truncated": stored("truncated").read_text()[:40], "list": "[]", "binary": "\0\xff"}
+    for name, text in damage.items():
+        stored(name).write_text(text, encoding="latin-1")
+    stored("count", {"workers": "two"})
+    stored("options", {"options": 3})
+    stored("newer", {"colour": 1})
+    stored("copied", {"name": "good"})
+    stored("unnamed").with_name("id").write_text("")
+    stored("directory").unlink()
+    (tmp_path / "pools/directory/pool.json").mkdir()
+    stored("plugin", {"launcher": "slrum"})
+    names = {*damage, "count", "options", "newer", "copied", "unnamed", "directory", "plugin"}
+    rows = {row["pool"]: row for row in json.loads(cli("workers", "--json", *home))}
+    assert rows.keys() == {"good", *names}
+    assert (rows["good"]["alive"], rows["good"]["error"]) == (0, None)
+    table = cli("workers", *home)
+    for name in sorted(names):
+        assert rows[name]["alive"] is None
+        fact = "slrum" if name == "plugin" else tmp_path / "pools" / name
+        check_facts(rows[name]["error"], fact)
+        check_facts(table, fact)
+        check_facts(cli("down", name, *home, code=2), fact, f"down {name} --forget")
+        cli("down", name, "--forget", *home)
+    cli("down", "good", *home)
+    assert json.loads(cli("workers", "--json", *home)) == []
+    # A new pool of that name has a new identity.
+    stored("unnamed")
+    assert Pool.load(tmp_path / "pools/unnamed") is not None
+
+
+def test_a_place_that_cannot_be_used_is_named(toy: Pooled, cli: Phyla, tmp_path: Path) -> None:
+    file, home = tmp_path / "file", tmp_path / "home"
+    file.write_text("")
+    up, serve = ("up", toy.file), ("serve", "--publish", "--port", 0)
+    for words in (up, ("workers",), ("down", "toy"), serve, ("token", "create", "x")):
+        check_facts(cli(*words, "--home", file, code=1), file, "choose another home")
+    (home / "service.token").mkdir(parents=True)
+    check_facts(cli(*serve, "--home", home, code=1), home / "service.token")
+    (home / "pools/toy/worker-0.log").mkdir(parents=True)
+    check_facts(cli(*up, "--home", home, code=1), home / "pools/toy/worker-0.log")
+    assert json.loads(cli("workers", "--json", "--home", home)) == []
+
+
+def test_a_folder_without_permission_is_named(toy: Pooled) -> None:
+    pools = toy.home / "pools"
+    pools.mkdir(parents=True)
+    pools.chmod(0o500)
+    up = ["-m", "phyla.cli", "--home", toy.home, "up", toy.file]
+    done = forked.run(up, cwd=toy.folder, env=child_environment({}), first=without_rights)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    check_facts(done.stderr, pools / "toy", "lacks the permission")
+
+
 def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     home = ("--home", toy.home)
     check_facts(cli("run", toy.file, "--launcher", "slrum", *home, code=2), "slrum")
@@ -274,11 +344,16 @@ def test_pods_get_the_store_that_the_environment_names_and_the_labels(
         check_facts(printed, "kubernetes", "--server URL")
         assert not (tmp_path / "pool.json").exists()
     run = ("run", toy.file, *words[2:], "output=pool.json", "--home", tmp_path / "home")
-    check_facts(cli(*run, code=2), "kubernetes", "--server URL")
+    check_facts(cli(*run, code=2), "output=pool.json", "`up`")
     monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
     check_facts(cli(*words, "output=pool.json", code=2), "postgresql://me:***@host/db")
     monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")
-    cli(*words, "output=pool.json", "--labels", "a100,nvlink")
+    for _ in range(2):
+        printed = cli(*words, "output=pool.json", "--labels", "a100,nvlink")
+        check_facts(printed, "pool.json", "kubectl apply -f", "kubectl delete -f")
+        assert "alive" not in printed
+        assert json.loads(cli("workers", "--json")) == []
+    check_facts(cli("down", "toy", code=2), "'toy'")
     written = (tmp_path / "pool.json").read_text()
     assert '"http://host:8470"' in written
     assert re.search(r'"--labels",\s*"a100,nvlink"', written)

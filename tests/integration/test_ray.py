@@ -119,6 +119,23 @@ def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
     assert pools.launcher.alive(pool) == 0
 
 
+def test_a_cluster_that_is_frozen_is_named(
+    pools: Pools, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pools.start(workers=0)
+    monkeypatch.setattr("phyla.launchers.ray.CALL_S", 1.0)
+    (head,) = ray_cluster.head_node.all_processes["gcs_server"]
+    os.kill(head.process.pid, signal.SIGSTOP)
+    try:
+        for call in (launcher_named("ray").alive, lambda pool: launcher_named("ray").stop(pool, 600)):
+            with raises(LauncherFailed, repr(ray_cluster.address), "1 s"):
+                call(pool)
+    finally:
+        os.kill(head.process.pid, signal.SIGCONT)
+        monkeypatch.undo()
+    assert pools.launcher.alive(pool) == 0
+
+
 def test_the_process_keeps_its_own_signal_handler(pools: Pools) -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert pools.launcher.alive(pools.start(workers=0)) == 0

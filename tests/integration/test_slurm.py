@@ -112,6 +112,7 @@ def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, programs: Pr
     told = slurm.call("squeue", "-h", "-r", f"--name={job_name(pool)}", "-o", "%C %m %l %t")
     assert sorted(told.splitlines()) == ["2 1M 30:00 PD", "2 1M 30:00 R", "2 1M 30:00 R"]
     assert (Slurm().alive(pool), Slurm().outcomes(pool)) == (3, {"queued": 1})
+    until(lambda: Slurm().reasons(pool) == {"Resources": 1}, "Slurm says why it is queued")
     script = (pool.folder / "worker.sh").read_text()
     assert "\n#SBATCH --requeue\n#SBATCH --open-mode=append\n" in script
     assert "\n#SBATCH --signal=USR1@120\n" in script

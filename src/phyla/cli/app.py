@@ -27,7 +27,7 @@ from phyla.cli.serve import dashboard, serve, token
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
-from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_storage_error
+from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_place_error, is_storage_error
 from phyla.terminal import show as print
 from phyla.terminal import visible
 
@@ -145,7 +145,9 @@ def run_app() -> NoReturn:
         print(f"error: {options.add_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception as error:  # noqa: BLE001  # last resort: show everything, and how to report it
-        if isinstance(error, OSError) and is_storage_error(error):  # the output may be on the same disk
+        if isinstance(error, OSError) and (
+            is_storage_error(error) or is_place_error(error)
+        ):  # the output may be on the same disk
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)
         if hidden := hidden_modules():

@@ -14,7 +14,7 @@ from typer import Argument, BadParameter, Context, Option
 from phyla import settings
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
-from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
+from phyla.errors import ConfigurationError, LauncherFailed, StoreBusy, StoreUnavailable, UsageError
 from phyla.formatting import format_count, mask_password
 from phyla.terminal import show as print
 from phyla.validation import check_name
@@ -61,11 +61,16 @@ def up(
     places = options.places(ctx)
     pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
     _check_store(pool, places)
+    if launcher == "kubernetes" and "output" in pool.options:
+        from phyla.launchers.kubernetes import write_manifest
+
+        print(write_manifest(pool))
+        return
     start_pool(pool)
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")
     alive = f"{where.alive(pool)} of {format_count(workers, 'worker')} alive"
-    alive += f", {queued} of them queued" if queued else ""
+    alive += f", {queued} of them queued{_list_reasons(where.reasons(pool))}" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
     print("if a study is absent, stopped or failed, the workers wait until phyla run or phyla watch starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
@@ -85,14 +90,17 @@ def down(
     """Stop the workers of a pool; their trials go back to the queue. Studies do not change."""
     from phyla.launchers.pools import forget_pool, stop_pool
 
-    (chosen,) = _find_pools(options.places(ctx), pool)
+    places = options.places(ctx)
+    chosen, folder = _find_pools(places, pool)[pool], places.pools / pool
     if forget:
-        forget_pool(chosen)
-        print(f"pool {pool} is forgotten; its logs stay in {chosen.folder}")
+        forget_pool(folder)
+        print(f"pool {pool} is forgotten; its logs stay in {folder}")
         print("trials of workers that are gone go back to the queue when their leases end")
         return
+    if isinstance(chosen, ConfigurationError):
+        raise chosen
     stop_pool(chosen, grace)
-    print(f"pool {pool} is stopped; its logs stay in {chosen.folder}")
+    print(f"pool {pool} is stopped; its logs stay in {folder}")
 
 
 def workers(
@@ -101,36 +109,13 @@ def workers(
     as_json: options.AsJson = False,
 ) -> None:
     """List pools of workers: where they run, how many are alive, their files, and the last lines of their logs."""
-    from phyla.launchers import launcher_named
-    from phyla.launchers.pools import last_lines
-
-    rows: list[dict[str, Any]] = []
-    for placed in _find_pools(options.places(ctx), pool):
-        launcher, why, states = launcher_named(placed.launcher), None, None
-        try:
-            # Ray prints events of its nodes, which must not get into the JSON.
-            with contextlib.redirect_stdout(sys.stderr):
-                alive, states = launcher.alive(placed), launcher.outcomes(placed)
-        except LauncherFailed as error:
-            alive, why = None, str(error)
-        rows.append(
-            {
-                "pool": placed.name,
-                "launcher": placed.launcher,
-                "alive": alive,
-                "workers": placed.workers,
-                "states": states,
-                "files": list(placed.files),
-                "logs": launcher.logs(placed),
-                "last_lines": last_lines(placed),
-                "error": why,
-            }
-        )
+    places = options.places(ctx)
+    rows = [_row(places.pools / name, placed) for name, placed in _find_pools(places, pool).items()]
     if as_json:
         print_json(rows)
         return
     if not rows:
-        print(f"no pools in {options.places(ctx).pools}; phyla up starts one")
+        print(f"no pools in {places.pools}; phyla up starts one")
         return
     print_table(
         ("pool", "launcher", ">alive", "states", "~files", "~logs"),
@@ -138,8 +123,11 @@ def workers(
             (
                 row["pool"],
                 row["launcher"],
-                f"{'?' if row['alive'] is None else row['alive']}/{row['workers']}",
-                ", ".join(f"{count} {state}" for state, count in (row["states"] or {}).items()),
+                "/".join("?" if row[count] is None else str(row[count]) for count in ("alive", "workers")),
+                ", ".join(
+                    f"{count} {state}" + (_list_reasons(row["reasons"]) if state == "queued" else "")
+                    for state, count in (row["states"] or {}).items()
+                ),
                 " ".join(row["files"]),
                 row["error"] or row["logs"],
             )
@@ -149,6 +137,41 @@ def workers(
     for row in rows:
         for log, line in row["last_lines"].items():
             print(f"{row['pool']} {log}: {line}")
+
+
+def _list_reasons(reasons: Mapping[str, int]) -> str:
+    """Return why workers are queued, in parentheses."""
+    return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.items())})" if reasons else ""
+
+
+def _row(folder: Path, pool: "Pool | ConfigurationError") -> dict[str, Any]:
+    """Return what `phyla workers` shows of a pool; `error` says why its workers, or all of it, are unknown."""
+    from phyla.launchers import Pool, launcher_named
+    from phyla.launchers.pools import last_lines
+
+    row: dict[str, Any] = {
+        "pool": folder.name,
+        **dict.fromkeys(("launcher", "alive", "workers", "states")),
+        "reasons": {},
+        "files": [],
+        "logs": str(folder / "*.log"),
+        "last_lines": last_lines(folder),
+        "error": None,
+    }
+    try:
+        if not isinstance(pool, Pool):
+            raise pool
+        row |= {"launcher": pool.launcher, "workers": pool.workers, "files": list(pool.files)}
+        launcher = launcher_named(pool.launcher)
+        row["logs"] = launcher.logs(pool)
+        # Ray prints events of its nodes, which must not get into the JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            row |= {"alive": launcher.alive(pool), "states": launcher.outcomes(pool)}
+            if row["states"].get("queued"):
+                row["reasons"] = launcher.reasons(pool)
+    except (ConfigurationError, LauncherFailed) as error:
+        row["error"] = options.add_places(str(error), ("down",))
+    return row
 
 
 def _check_store(pool: "Pool", places: "Places") -> None:
@@ -251,15 +274,15 @@ def _amount(name: str, text: str | None) -> float | None:
     return float(parts[1]) * MEMORY_MB[parts[2] or "M"] if text and parts else None
 
 
-def _find_pools(places: "Places", name: str | None) -> "list[Pool]":
+def _find_pools(places: "Places", name: str | None) -> "dict[str, Pool | ConfigurationError]":
     from phyla.launchers.pools import pools_in
 
     pools = pools_in(places.pools)
-    chosen = [pool for pool in pools if name in (None, pool.name)]
-    if name is not None and not chosen:
-        names = ", ".join(pool.name for pool in pools) or "none"
-        raise UsageError(f"no pool {name!r} in {places.pools}; available: {names}")
-    return chosen
+    if name is None:
+        return pools
+    if name not in pools:
+        raise UsageError(f"no pool {name!r} in {places.pools}; available: {', '.join(pools) or 'none'}")
+    return {name: pools[name]}
 
 
 def worker_command(files: Sequence[str], **values: Any) -> list[str]:

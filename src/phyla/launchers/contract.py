@@ -1,19 +1,21 @@
 """The contract of a launcher: start workers, count them, stop them. It is independent of studies."""
 
 import json
-import os
+import re
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 from phyla import plugins
-from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.errors import ConfigurationError, LauncherFailed, advice_on
+from phyla.system.drafts import replace_text
 from phyla.validation import look_up
 
 GROUP = "phyla.launchers"
+IDENTITY = re.compile("[0-9a-f]{8}")
 
 
 @final
@@ -38,6 +40,8 @@ class Pool:
         directory: the working directory.
         folder: for its logs and the launcher's files; on a shared disk where there are several machines.
     """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     name: str
     launcher: str
@@ -70,41 +74,65 @@ class Pool:
         file = self.folder / "id"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft = self.folder / f".id-{os.getpid()}"
-            draft.write_text(uuid.uuid4().hex[:8])
-            draft.replace(file)
+            replace_text(file, uuid.uuid4().hex[:8])
         return file.read_text()
 
     def save(self) -> None:
         """Store it in its folder."""
         # A stored pool always has its identity, so no process makes another one.
         self.identity()
-        draft = self.folder / f".pool-{os.getpid()}.json"
-        draft.write_text(json.dumps({**asdict(self), "folder": None, "directory": str(self.directory)}, indent=1))
-        draft.replace(self.folder / "pool.json")
+        stored = {**asdict(self), "folder": None, "directory": str(self.directory)}
+        replace_text(self.folder / "pool.json", json.dumps(stored, indent=1))
 
     @staticmethod
     def load(folder: Path) -> "Pool | None":
         """Return the pool that is stored in a folder, if there is one.
 
         Raises:
-            ConfigurationError: the file holds something else.
+            ConfigurationError: its records are damaged, or cannot be read.
         """
         file = folder / "pool.json"
         try:
-            stored: dict[str, Any] = json.loads(file.read_text())
-            return Pool(**{**stored, "folder": folder, "directory": Path(stored["directory"])})
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigurationError(f"{file} is not a pool that this phyla can read: {error}") from error
+            pool = _decode({**json.loads(file.read_text()), "folder": folder})
+            if pool.name != folder.name:
+                raise ValueError(f"it describes pool {pool.name!r}")
+            check_identity(folder)
+        except (OSError, ValueError, TypeError) as error:
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename == str(file):
+                return None
+            if isinstance(error, PermissionError):
+                raise ConfigurationError(f"{error}; {advice_on(error)}") from error
+            raise ConfigurationError(
+                f"pool {folder.name!r} is damaged: {file}: {error}. phyla cannot stop its workers, if any are "
+                f"alive. Remove its records with: phyla down {folder.name} --forget"
+            ) from error
+        return pool
+
+
+def check_identity(folder: Path) -> None:
+    """Raise `ValueError` or `OSError` if the folder of a pool has no identity."""
+    file = folder / "id"
+    if not IDENTITY.fullmatch(file.read_text()):
+        raise ValueError(f"{file} has no identity, by which its workers are known")
+
+
+def _decode(stored: Mapping[str, Any]) -> Pool:
+    """Make a pool of its stored fields, or raise `ValueError` with the first mistake."""
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(Pool).validate_python(stored)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 class Launcher(Protocol):
     """Starts and stops the workers of pools.
 
-    It is registered in the entry point group `phyla.launchers`, and created without arguments. The pool's folder,
-    or the engine that runs the workers, keeps what another process needs to find them.
+    A launcher is a subclass, so methods with a default may be left out. It is registered in the entry point group
+    `phyla.launchers`, and created without arguments. The pool's folder, or the engine that runs the workers, keeps
+    what another process needs to find them.
 
     All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` if the
     launcher does not support the settings of the pool.
@@ -124,6 +152,10 @@ class Launcher(Protocol):
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
         """Return how many workers are `queued`, have `completed` and `failed`, as far as the engine knows."""
+        return {}
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return why workers are `queued`, in the engine's words, and how many for each reason."""
         return {}
 
     def logs(self, pool: Pool) -> str:
@@ -171,11 +203,19 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
 
 
 def run_program(
-    words: Sequence[str], *, action: str, missing: str, limit_s: float, stdin: str = "", fine: int = 0
+    words: Sequence[str],
+    *,
+    action: str,
+    missing: str,
+    limit_s: float,
+    stdin: str = "",
+    fine: int = 0,
+    noise: str = "(?!)",
 ) -> str:
     """Run a program and return its output; errors name the `action`, or what to do if it is `missing`.
 
-    Exit status `fine` is no error.
+    Exit status `fine` is no error. Lines of its errors that begin with the pattern `noise` are shown only if there
+    are no others.
     """
     try:
         # In its own session it does not receive our Ctrl-C.
@@ -188,5 +228,7 @@ def run_program(
     except subprocess.TimeoutExpired:
         raise LauncherFailed(f"{action}: no answer within {limit_s:g} s") from None
     if done.returncode not in (0, fine):
-        raise LauncherFailed(f"{action} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = "\n".join([line for line in lines if not re.match(noise, line)] or lines[-1:])
+        raise LauncherFailed(f"{action} failed: {why or f'exit status {done.returncode}'}")
     return done.stdout

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.launchers.contract import Pool, refuse_nodes, refuse_options, refuse_store, run_program
+from phyla.formatting import quote_command
+from phyla.launchers.contract import Launcher, Pool, refuse_nodes, refuse_options, refuse_store, run_program
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -23,6 +24,8 @@ GRACE_S = 300  # that training has to save after SIGTERM
 CALL_S = 60.0  # that the cluster has to answer kubectl
 FAILURES = 3  # of each worker before a Job gives up; preemptions are none
 EXIT_USAGE = 2
+KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] "
+"""Beginning of the lines that the libraries of kubectl log among its errors."""
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
 """Names of Jobs have at most 63 letters, of which the pool's identity takes some."""
@@ -162,18 +165,27 @@ def _number(pool: Pool, option: str, default: int) -> int:
     return int(text)
 
 
+def write_manifest(pool: Pool) -> str:
+    """Write the manifest to the file that the option `output` names; return how to start workers and stop them."""
+    file = pool.options["output"]
+    text = json.dumps(manifest(pool), indent=2)
+    try:
+        Path(file).write_text(f"{text}\n")
+    except OSError as error:
+        raise ConfigurationError(f"output={file}: {error.strerror}") from error
+    return (
+        f"{file} describes the workers of pool {pool.name}; nothing was started. Start them with: "
+        f"{_command(pool, 'apply', '-f', file)}\nstop them with: {_command(pool, 'delete', '-f', file)}\n"
+        f"their output: {Kubernetes().logs(pool)}"
+    )
+
+
 @final
-class Kubernetes:
+class Kubernetes(Launcher):
     """Places workers in a Kubernetes cluster, by `kubectl`."""
 
     def start(self, pool: Pool) -> None:
-        """Apply the manifest; with the option `output`, only write it."""
         text = json.dumps(manifest(pool), indent=2)
-        if "output" in pool.options:
-            try:
-                Path(pool.options["output"]).write_text(f"{text}\n")
-            except OSError as error:
-                raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
         if _has_ended(_get(pool)):
             self.stop(pool, 0)  # a Job that has ended starts no pod any more
         _kubectl(pool, "apply", "--filename=-", stdin=text)
@@ -205,8 +217,7 @@ class Kubernetes:
         return {how: count for how, count in known.items() if count}
 
     def logs(self, pool: Pool) -> str:
-        applied = f"once {pool.options['output']} is applied: " if "output" in pool.options else ""
-        return applied + " ".join(["kubectl", *_where(pool), "logs", "--prefix", "--tail=-1", _selector(pool)])
+        return _command(pool, "logs", "--prefix", "--tail=-1", _selector(pool))
 
 
 def _get(pool: Pool) -> Any:
@@ -226,12 +237,19 @@ def _where(pool: Pool) -> list[str]:
     return [f"--{option}={pool.options[option]}" for option in ("context", "namespace") if option in pool.options]
 
 
+def _command(pool: Pool, *words: str) -> str:
+    return quote_command(["kubectl", *_where(pool), *words])
+
+
 def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
-    """Call `kubectl` and return its output; with the option `output`, the user applies the manifest."""
-    if "output" in pool.options:
-        return ""
+    """Call `kubectl` and return its output; with the option `output`, the user does that."""
+    if file := pool.options.get("output"):
+        raise ConfigurationError(
+            f"output={file} writes a manifest and starts nothing, so only `up` accepts it. Leave it out, or see "
+            f"what you started from that file with: {_command(pool, 'get', '-f', file)}"
+        )
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
     return run_program(
-        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin
+        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin, noise=KLOG
     )

@@ -15,6 +15,7 @@ from phyla.errors import LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options
 from phyla.settings import child_environment, thread_environment
 from phyla.supervision.gpus import gpu_environments
+from phyla.system.drafts import replace_text
 
 POLL_S = 0.05
 WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
@@ -55,35 +56,25 @@ class Local(Launcher):
 
 
 def _start(pool: Pool, slot: int, environment: dict[str, str]) -> None:
+    # Opened here, so that an error names it.
+    log = os.open(pool.folder / f"worker-{slot}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     reader, writer = os.pipe()
     words = ["/bin/sh", "-c", WAITS, "sh", str(pool.directory), *pool.worker()]
-    log = str(pool.folder / f"worker-{slot}.log")
-    pid = os.posix_spawn(
-        words[0],
-        words,
-        environment,
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, reader, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
+    inputs = [(os.POSIX_SPAWN_DUP2, own, number) for own, number in ((reader, 0), (log, 1), (log, 2))]
     try:
+        pid = os.posix_spawn(words[0], words, environment, file_actions=inputs, setsid=True)
         record = {"pid": pid, "began": _began(pid), "host": platform.node(), "boot": _boot()}
-        draft = pool.folder / f".worker-{slot}.json"
-        draft.write_text(json.dumps(record))
-        draft.replace(pool.folder / f"worker-{slot}.json")
+        replace_text(pool.folder / f"worker-{slot}.json", json.dumps(record))
         os.write(writer, b"\n")
     finally:
-        os.close(reader)
-        os.close(writer)
+        for own in (log, reader, writer):
+            os.close(own)
 
 
 def _processes(pool: Pool) -> list[int]:
     """Return the processes that are alive, also those of a pool that was larger."""
-    slots = [int(file.stem.partition("-")[2]) for file in pool.folder.glob("worker-*.json")]
-    return [pid for slot in slots if (pid := _process(pool, slot)) is not None]
+    slots = [file.stem.partition("-")[2] for file in pool.folder.glob("worker-*.json")]
+    return [pid for slot in slots if slot.isdecimal() and (pid := _process(pool, int(slot))) is not None]
 
 
 def _process(pool: Pool, slot: int) -> int | None:
@@ -93,7 +84,7 @@ def _process(pool: Pool, slot: int) -> int | None:
         host, pid, start = record["host"], int(record["pid"]), (record["boot"], record["began"])
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise LauncherFailed(f"{file} is damaged, so its worker is not known: {error!r}") from error
     if host != platform.node():
         raise LauncherFailed(

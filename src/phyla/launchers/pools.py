@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import final
 from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.formatting import format_count
-from phyla.launchers.contract import Pool, launcher_named
+from phyla.launchers.contract import Pool, check_identity, launcher_named
 from phyla.supervision.term import PERSON, Term
 from phyla.system import file_locks
 from phyla.worker.commands.outputs import tail
@@ -33,16 +34,32 @@ CLOSED = "the terminal was closed; the pool continues"
 LOG = logging.getLogger("phyla")
 
 
-def pools_in(root: Path) -> list[Pool]:
-    """Return the pools that are stored in a folder, by name."""
-    pools = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
-    return [pool for pool in pools if pool is not None]
+def pools_in(root: Path) -> dict[str, Pool | ConfigurationError]:
+    """Return the pools that are stored in a folder, by name; if one is damaged, the error that says how."""
+    try:
+        folders = sorted(root.iterdir())
+    except FileNotFoundError:
+        return {}
+    pools = {folder.name: _load_or_error(folder) for folder in folders}
+    return {name: pool for name, pool in pools.items() if pool is not None}
 
 
-def last_lines(pool: Pool) -> dict[str, str]:
+def _load_or_error(folder: Path) -> Pool | ConfigurationError | None:
+    try:
+        return Pool.load(folder)
+    except ConfigurationError as error:
+        return error
+
+
+def newest_logs(folder: Path) -> list[Path]:
+    """Return the readable logs in the folder of a pool, the newest first."""
+    logs = [log for log in folder.glob("*.log") if log.is_file() and os.access(log, os.R_OK)]
+    return sorted(logs, key=lambda log: log.stat().st_mtime, reverse=True)
+
+
+def last_lines(folder: Path) -> dict[str, str]:
     """Return the last lines of the newest logs of a pool, by the names of the logs."""
-    logs = sorted(pool.folder.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)
-    return {log.name: tail(log).rpartition("\n")[2] for log in logs[:3]}
+    return {log.name: tail(log).rpartition("\n")[2] for log in newest_logs(folder)[:3]}
 
 
 def start_pool(pool: Pool) -> None:
@@ -72,10 +89,10 @@ def start_pool(pool: Pool) -> None:
         pool.save()
         try:
             launcher.start(pool)
-        except (ConfigurationError, LauncherFailed) as error:
-            with contextlib.suppress(LauncherFailed):  # some may have been started
+        except (ConfigurationError, LauncherFailed, OSError) as error:
+            with contextlib.suppress(LauncherFailed, OSError):  # some may have been started
                 if before is None and (isinstance(error, ConfigurationError) or not launcher.alive(pool)):
-                    forget_pool(pool)
+                    forget_pool(pool.folder)
             raise
 
 
@@ -84,8 +101,8 @@ def _explaining(pool: Pool) -> Iterator[None]:
     """Say what to do about a stored pool, if its launcher fails."""
     try:
         yield
-    except LauncherFailed as error:
-        raise LauncherFailed(
+    except (ConfigurationError, LauncherFailed) as error:
+        raise type(error)(
             f"{error}. Workers of pool {pool.name!r}, started with launcher {pool.launcher!r}, may still run. "
             f"Stop them with: phyla down {pool.name}. If they are gone for good: phyla down {pool.name} --forget"
         ) from error
@@ -99,13 +116,25 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
             replace(pool, workers=0).save()
         with _explaining(pool):
             launcher_named(pool.launcher).stop(pool, grace_s)
-        forget_pool(pool)
+        forget_pool(pool.folder)
 
 
-def forget_pool(pool: Pool) -> None:
-    """Remove a pool and stop nothing; its logs stay."""
-    for file in (*pool.folder.glob("worker-*.json"), pool.folder / "pool.json"):
-        file.unlink(missing_ok=True)
+def forget_pool(folder: Path) -> None:
+    """Remove the records of a pool and stop nothing; its logs stay, and its identity unless that is damaged."""
+    try:
+        check_identity(folder)
+    except (OSError, ValueError):
+        _remove(folder / "id")
+    for record in (*folder.glob("worker-*.json"), folder / "pool.json"):
+        _remove(record)
+
+
+def _remove(record: Path) -> None:
+    """Remove a file, or an empty directory in its place."""
+    if record.is_dir():
+        record.rmdir()
+    else:
+        record.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -167,7 +196,7 @@ class PoolRun:
                 self._attend()
             finally:
                 self._attending = False
-                if self._stopped_by != CLOSED and Pool.load(self.pool.folder) is not None:
+                if self._stopped_by != CLOSED and (self.pool.folder / "pool.json").exists():
                     try:
                         stop_pool(self.pool, GRACE_S)
                     except KeyboardInterrupt:
@@ -200,7 +229,7 @@ class PoolRun:
                 if time.monotonic() - collected_at >= COLLECT_S:
                     collected_at = time.monotonic()
                     self.client.collect()
-            except (LauncherFailed, StoreError) as error:
+            except (ConfigurationError, LauncherFailed, StoreError) as error:
                 # The workers that are alive continue as soon as they can.
                 LOG.warning("%s; trying again", error)
                 self._next_look = time.monotonic() + LOOK_S[1]
@@ -234,8 +263,6 @@ class PoolRun:
             raise StudyFailed(f"{problem}{self._last_words()}")
 
     def _last_words(self) -> str:
-        logs = [(log.stat().st_mtime, log) for log in self.pool.folder.glob("*.log")]
-        if not logs:
-            return f"; look at {launcher_named(self.pool.launcher).logs(self.pool)}"
-        log = max(logs)[1]
-        return f"; the end of {log}:\n{tail(log, LOG_TAIL)}"
+        for log in newest_logs(self.pool.folder):
+            return f"; the end of {log}:\n{tail(log, LOG_TAIL)}"
+        return f"; look at {launcher_named(self.pool.launcher).logs(self.pool)}"

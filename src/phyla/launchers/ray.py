@@ -9,35 +9,26 @@ continue when the process that started them ends.
 import contextlib
 import json
 import math
-import os
 import platform
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
+from phyla.launchers.ray_calls import ray_calls, with_parent
 from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment, ray_address
 from phyla.supervision.gpus import VISIBLE
 from phyla.system.listening import check_listening
 
+CALL_S = 60.0  # that Ray has to answer
 ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
 GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands
 LOGS = "worker-*.log"
-_WITH_PARENT = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""Becomes a command that the kernel kills when its parent ends."""
 
 
 @final
@@ -78,7 +69,7 @@ class RayCommand:
         try:
             with self._log.open("ab") if self._log.parent.is_dir() else contextlib.nullcontext() as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *self._arguments],
+                    with_parent(*self._arguments),
                     env=child_environment(self._environment),
                     cwd=self._directory if Path(self._directory).is_dir() else None,
                     stdin=subprocess.DEVNULL,
@@ -100,67 +91,86 @@ class Ray(Launcher):
         refuse_options(pool, ("address",))
         if pool.gpus > 1 and not float(pool.gpus).is_integer():
             raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
-        program, *words = pool.worker("--gpus-per-worker", "0")  # all those that Ray lets it see
-        arguments = ["" if program == sys.executable else program, *words]
-        # Ray hides no GPU from an actor that requests none.
-        reserved = _reserve(pool)
-        environment = {"PYTHONUNBUFFERED": "1", **({} if reserved.get("num_gpus") else {VISIBLE: ""})}
-        with _connect(pool) as (ray, actors):
-            if any(node["NodeManagerHostname"] != platform.node() for node in ray.nodes() if node["Alive"]):
-                refuse_store(pool)
-            if pool.nodes > 1:
-                environment[RAY_ADDRESS] = ray.get_runtime_context().gcs_address
-                environment[RAY_BUNDLE] = json.dumps(bundle := _bundle(pool))
-                # Ray would set 1, since the actor reserves no core.
-                environment["OMP_NUM_THREADS"] = str(max(1, math.floor(bundle["CPU"])))
-            environment |= pool.environment
-            kind = ray.remote(RayCommand)
-            for index in range(pool.workers):
-                name = f"{pool.name}-{index}"
-                if name not in actors:
-                    kind.options(
-                        name=name,
-                        namespace=_namespace(pool),
-                        get_if_exists=True,
-                        lifetime="detached",
-                        max_restarts=-1,
-                        max_concurrency=8,  # so that `stop` need not wait for another one
-                        **reserved,
-                    ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
+        _call(CALL_S, _start, pool, platform.node())
 
     def alive(self, pool: Pool) -> int:
-        with _connect(pool) as (_, actors):
-            return len(actors)
+        return int(_call(CALL_S, _count, pool))
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Ask the commands to exit, kill the remaining ones after the grace time, and wait for the actors."""
-        with _connect(pool) as (ray, names):
-            actors = []
-            for name in names:
-                with contextlib.suppress(ValueError):  # it ended meanwhile
-                    actors.append(ray.get_actor(name, namespace=_namespace(pool)))
-            if not actors:
-                return
-            stopped = [actor.stop.remote(grace_s) for actor in actors]
-            answers = {actor.running.remote(): actor for actor in actors}
-            for silent in ray.wait(list(answers), num_returns=len(actors), timeout=ANSWER_S)[1]:
-                ray.kill(answers[silent])
-            ray.wait(stopped, num_returns=len(actors), timeout=grace_s + GONE_S)
-            for actor in actors:
-                ray.kill(actor)
-            ends_at = time.monotonic() + GONE_S
-            while remaining := _actors(ray, pool):
-                if time.monotonic() > ends_at:
-                    raise LauncherFailed(
-                        f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(remaining)}"
-                    )
-                time.sleep(0.1)
+        if self.alive(pool):  # else it takes longer to notice that Ray does not answer
+            _call(CALL_S + ANSWER_S + grace_s + 2 * GONE_S, _stop, pool, grace_s, ANSWER_S)
 
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs, or where Ray shows what nodes print that do not see the folder."""
         if any(pool.folder.glob(LOGS)):
             return str(pool.folder / LOGS)
         return f"Ray's dashboard, at the actors {pool.name}-0 ... in the namespace {_namespace(pool)}"
+
+
+def _call(limit_s: float, function: Callable[..., Any], pool: Pool, *arguments: Any) -> Any:
+    """Call one of the functions below in another process, with the address of the cluster."""
+    address = pool.options.get("address", "auto")
+    if address == "auto":
+        address = ray_address() or "auto"  # Ray would take it too, but only here is it known whether it answers
+    if address == "local":
+        raise ConfigurationError("address=local: that Ray would end with this command; start `ray start --head`")
+    return ray_calls().call(f"Ray at {address!r}", limit_s, function, address, pool, *arguments)
+
+
+def _count(address: str, pool: Pool) -> int:
+    with _connect(address, pool) as (_, actors):
+        return len(actors)
+
+
+def _start(address: str, pool: Pool, host: str) -> None:
+    program, *words = pool.worker("--gpus-per-worker", "0")  # all those that Ray lets it see
+    arguments = ["" if program == sys.executable else program, *words]
+    # Ray hides no GPU from an actor that requests none.
+    reserved = _reserve(pool)
+    environment = {"PYTHONUNBUFFERED": "1", **({} if reserved.get("num_gpus") else {VISIBLE: ""})}
+    with _connect(address, pool) as (ray, actors):
+        if any(node["NodeManagerHostname"] != host for node in ray.nodes() if node["Alive"]):
+            refuse_store(pool)
+        if pool.nodes > 1:
+            environment[RAY_ADDRESS] = ray.get_runtime_context().gcs_address
+            environment[RAY_BUNDLE] = json.dumps(bundle := _bundle(pool))
+            # Ray would set 1, since the actor reserves no core.
+            environment["OMP_NUM_THREADS"] = str(max(1, math.floor(bundle["CPU"])))
+        environment |= pool.environment
+        kind = ray.remote(RayCommand)
+        for index in range(pool.workers):
+            name = f"{pool.name}-{index}"
+            if name not in actors:
+                kind.options(
+                    name=name,
+                    namespace=_namespace(pool),
+                    get_if_exists=True,
+                    lifetime="detached",
+                    max_restarts=-1,
+                    max_concurrency=8,  # so that `stop` need not wait for another one
+                    **reserved,
+                ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
+
+
+def _stop(address: str, pool: Pool, grace_s: float, answer_s: float) -> None:
+    with _connect(address, pool) as (ray, names):
+        actors = []
+        for name in names:
+            with contextlib.suppress(ValueError):  # it ended meanwhile
+                actors.append(ray.get_actor(name, namespace=_namespace(pool)))
+        stopped = [actor.stop.remote(grace_s) for actor in actors]
+        answers = {actor.running.remote(): actor for actor in actors}
+        for silent in ray.wait(list(answers), num_returns=len(actors), timeout=answer_s)[1]:
+            ray.kill(answers[silent])
+        ray.wait(stopped, num_returns=len(actors), timeout=grace_s + GONE_S)
+        for actor in actors:
+            ray.kill(actor)
+        ends_at = time.monotonic() + GONE_S
+        while remaining := _actors(ray, pool):
+            if time.monotonic() > ends_at:
+                raise LauncherFailed(f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(remaining)}")
+            time.sleep(0.1)
 
 
 def _bundle(pool: Pool) -> dict[str, float]:
@@ -188,35 +198,21 @@ def _actors(ray: Any, pool: Pool) -> list[str]:
 
 
 @contextlib.contextmanager
-def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
-    """Connect to Ray, or use an existing connection; yield it and the names of the pool's actors."""
+def _connect(address: str, pool: Pool) -> Iterator[tuple[Any, list[str]]]:
+    """Connect to Ray; yield it and the names of the pool's actors."""
     try:
         import ray
     except ImportError as error:
         raise ConfigurationError(f"launcher 'ray' needs Ray: pip install 'phyla[ray]' ({error})") from error
-    address, ours = pool.options.get("address", "auto"), not ray.is_initialized()
-    if address == "auto":
-        address = ray_address() or "auto"  # Ray would take it too, but only here is it known whether it answers
-    if address == "local":
-        raise ConfigurationError("address=local: that Ray would end with this command; start `ray start --head`")
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        if ours:
-            check_listening(address.removeprefix("ray://"))  # Ray would try for minutes
-            ray.init(address=address, configure_logging=False, log_to_driver=False)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)  # Ray set one of its own
+        check_listening(address.removeprefix("ray://"))  # Ray would try for minutes
+        ray.init(address=address, configure_logging=False, log_to_driver=False)
         yield ray, _actors(ray, pool)
-    except (OSError, ImportError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
-        if isinstance(error, SystemExit):  # from Ray's handler, while it connected: the signal was meant for ours
-            signal.signal(signal.SIGTERM, handler)
-            signal.raise_signal(signal.SIGTERM)
-            raise LauncherFailed("SIGTERM interrupted the call of Ray") from error
+    except (OSError, ImportError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = str(error).rstrip(".")
         raise LauncherFailed(
             f"Ray at {address!r} cannot be used: {why}. Start one with `ray start --head`, or give its address: "
             "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"
         ) from error
     finally:
-        if ours:
-            ray.shutdown()
+        ray.shutdown()

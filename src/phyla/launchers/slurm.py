@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, run_program
+from phyla.launchers.contract import Launcher, Pool, run_program
+from phyla.system.drafts import replace_text
 
 SIGNAL = "USR1"
 AHEAD_S = 120
@@ -24,6 +25,8 @@ ENDED = 2021 % 256
 STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
+UNKNOWN = "None"
+"""The reason of a pending job at which Slurm has not looked yet."""
 OURS = (
     *("array", "chdir", "cpus-per-task", "dependency", "error", "gres", "job-name", "mem", "nodes", "ntasks"),
     *("open-mode", "output", "parsable", "requeue", "signal", "time", "wrap"),
@@ -32,7 +35,7 @@ OURS = (
 
 
 @final
-class Slurm:
+class Slurm(Launcher):
     """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
 
     A worker whose trials run on several machines is on the first node of its job.
@@ -49,7 +52,7 @@ class Slurm:
         if missing <= 0:
             return
         file = pool.folder / "worker.sh"
-        file.write_text(script)
+        replace_text(file, script)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
         how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
@@ -83,6 +86,11 @@ class Slurm:
         """Return how many jobs are pending and ended; Slurm forgets ended jobs after `MinJobAge`."""
         words = ("squeue", "--noheader", "--array", "--states=all", f"--name={job_name(pool)}", "--format=%T")
         return Counter(STATES[state] for state in _slurm(*words).split() if state in STATES)
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return the reasons of pending jobs, such as `Resources` or `PartitionConfig`."""
+        words = ("squeue", "--noheader", "--array", "--states=PENDING", f"--name={job_name(pool)}", "--format=%r")
+        return Counter(reason for reason in _slurm(*words).splitlines() if reason != UNKNOWN)
 
     def logs(self, pool: Pool) -> str:
         return str(pool.folder / "worker-*.log")

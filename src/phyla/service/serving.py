@@ -26,6 +26,7 @@ from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store
 from phyla.store.remote import TOKEN_FILE
 from phyla.system import file_locks
+from phyla.system.drafts import replace_text
 
 LOG = logging.getLogger("phyla.service")
 GRACE_S = 10
@@ -78,7 +79,7 @@ def serve_store(
         url = f"http://{f'[{name_in_url}]' if ':' in name_in_url else name_in_url}:{listening.getsockname()[1]}"
         if publish is not None:
             service = {"url": url, "host": platform.node(), "pid": os.getpid()}
-            _publish(publish / "service.json", service)
+            replace_text(publish / "service.json", json.dumps(service))
             stack.callback(_withdraw, publish / "service.json", service)
             # uvicorn raises the signal again after its shutdown.
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -162,9 +163,3 @@ def _withdraw(file: Path, service: object) -> None:
     with suppress(OSError, ValueError):
         if json.loads(file.read_text()) == service:
             file.unlink()
-
-
-def _publish(file: Path, service: object) -> None:
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(json.dumps(service))
-    draft.replace(file)

@@ -43,8 +43,12 @@ def write_secret(file: Path, secret: str) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be created: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(f"{secret}\n")
+    try:
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(f"{secret}\n")
+    except OSError as error:
+        file.unlink()
+        raise ConfigurationError(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def list_tokens(store: Store) -> Sequence[Mapping[str, str]]:

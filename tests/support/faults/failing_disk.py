@@ -181,11 +181,19 @@ def mounted(*commands: str) -> Callable[[], None]:
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 
 
+def without_rights() -> None:
+    """Let permissions bind this forked program, as if it were not root's."""
+    _unshare(NEW_USER)
+
+
+def _unshare(kinds: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(kinds):
+        raise OSError(ctypes.get_errno(), "cannot have mounts or users of its own")
+
+
 def _mount(commands: Sequence[str]) -> None:
     user, group = os.geteuid(), os.getegid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(NEW_MOUNTS | (NEW_USER if user else 0)):
-        raise OSError(ctypes.get_errno(), "cannot have mounts of its own")
+    _unshare(NEW_MOUNTS | (NEW_USER if user else 0))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")

@@ -5,6 +5,7 @@ is replaced, by a program that notes its arguments and keeps objects in a file, 
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from facts import check_facts, raises
 from phyla.cli import options
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
-from phyla.launchers.kubernetes import EXIT_USAGE, manifest
+from phyla.launchers.kubernetes import EXIT_USAGE, manifest, write_manifest
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -39,8 +40,10 @@ elif words[0] == "get" and "/".join(words[1:3]) in objects:
 elif words[0] == "delete":
     objects.pop("/".join(words[1:3]), None)
 elif words[0] == "get" and "unreachable" in objects:
-    print('E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error"', file=sys.stderr)
-    sys.exit("The connection to the server was refused")
+    for cause in ("no answer", "no route"):
+        log = f'E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error" err="{cause}"'
+        print(log, file=sys.stderr)
+    sys.exit(objects["unreachable"] or 1)
 store.write_text(json.dumps(objects))
 """
 
@@ -306,26 +309,39 @@ def test_with_an_output_the_manifest_is_written_and_no_cluster_is_needed(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    pool = make(tmp_path, options={"output": str(tmp_path / "pool.json")})
-    launcher.start(pool)
-    assert json.loads((tmp_path / "pool.json").read_text()) == manifest(pool)
+    file = tmp_path / "pool.json"
+    pool = make(tmp_path, options={"output": str(file), "context": "prod"})
+    told = write_manifest(pool)
+    check_facts(told, f"kubectl --context=prod apply -f {file}", f"delete -f {file}", launcher.logs(pool))
+    assert json.loads(file.read_text()) == manifest(pool)
     assert shutil.which("kubectl") is None
-    assert launcher.alive(pool) == 0
-    check_facts(launcher.logs(pool), f"{tmp_path}/pool.json")
-    launcher.stop(pool, 60)
-    assert (tmp_path / "pool.json").exists()
+    written = file.stat()
+    for call in (launcher.start, launcher.alive, launcher.outcomes, lambda pool: launcher.stop(pool, 60)):
+        with raises(ConfigurationError, f"output={file}", f"kubectl --context=prod get -f {file}"):
+            call(pool)
+    assert file.stat() == written
     with raises(LauncherFailed, "--launcher-option", "output=FILE"):
         launcher.start(make(tmp_path))
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, launcher: Launcher) -> None:
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with raises(ConfigurationError, "output=", "no/pool.json"):
-        launcher.start(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
+        write_manifest(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
 
 
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
-    cluster.store.write_text('{"unreachable": true}')
-    with pytest.raises(
-        LauncherFailed, match=r"kubectl get failed: (?s:.*)The connection to the server was refused"
-    ):
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (
+            "The connection to the server was refused\nis it right?",
+            "The connection to the server was refused\nis it right?",
+        ),
+        ("", 'E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error" err="no route"'),
+    ],
+)
+def test_what_kubectl_says_is_passed_on_without_its_log(
+    tmp_path: Path, launcher: Launcher, cluster: Cluster, why: str, shown: str
+) -> None:
+    cluster.store.write_text(json.dumps({"unreachable": why}))
+    with pytest.raises(LauncherFailed, match=f"^{re.escape(f'kubectl get failed: {shown}')}$"):
         launcher.alive(make(tmp_path))

@@ -1,0 +1,39 @@
+"""Which errors of the system are reported as a paragraph, and which as a traceback."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phyla.errors import advice_on, is_place_error, is_storage_error
+from phyla.system.drafts import replace_text
+
+USER = "def write(path, text):\n    path.write_text(text)\n"
+
+
+def error_of(write: Callable[[Path, str], object], file: Path) -> OSError:
+    with pytest.raises(OSError, match="Errno") as caught:
+        write(file, "text")
+    return caught.value
+
+
+def test_only_phyla_s_own_errors_of_a_place_are_place_errors(tmp_path: Path) -> None:
+    user: dict[str, Any] = {"__name__": "study"}
+    exec(USER, user)
+    (tmp_path / "file").write_text("")
+    for place, number in ((tmp_path / "file/inner", errno.ENOTDIR), (tmp_path / ("x" * 300), errno.ENAMETOOLONG)):
+        own, users = error_of(replace_text, place), error_of(user["write"], place)
+        assert (own.errno, users.errno) == (number, number)
+        assert own.filename == str(place)
+        assert (is_place_error(own), is_place_error(users)) == (True, False)
+        assert not is_storage_error(own), "training that meets it has failed"
+        assert "health" not in advice_on(own)
+    assert not is_place_error(error_of(replace_text, tmp_path / "missing/file")), "that is a bug"
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_no_draft_is_left(tmp_path: Path) -> None:
+    (tmp_path / "directory/file").mkdir(parents=True)
+    error_of(replace_text, tmp_path / "directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["directory"]
