@@ -135,7 +135,7 @@ def test_what_slurm_refuses_is_shown(
 
     with raises(LauncherFailed, "sbatch", "nowhere"):
         Slurm().start(pool(options={"partition": "nowhere"}))
-    first = replace(pool(options={"partition": "nowhere"}), folder=tmp_path / "first")
+    first = replace(pool(options={"partition": "nowhere"}), name="first", folder=tmp_path / "first")
     with pytest.raises(LauncherFailed, match="invalid partition"):
         start_pool(first)
     assert Pool.load(first.folder) is None, "nothing was started, so there is nothing to stop"

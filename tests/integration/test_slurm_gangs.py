@@ -42,7 +42,8 @@ def allocation(slurm: Cluster) -> Mapping[str, str]:
 
 def test_workers_in_jobs_of_two_nodes_find_what_one_machine_does(slurm: Cluster, tmp_path: Path) -> None:
     gangs = Gangs(tmp_path / "it's a $HOME")
-    gangs.stop_and_finish("--launcher", "slurm", "--workers", 1)
+    # Slurm without cgroups also signals the srun beneath the worker, which then kills the ranks.
+    gangs.stop_and_finish("--launcher", "slurm", "--workers", 1, saves=False)
     assert {(gangs.folder / f"master-{rank}").read_text() for rank in (0, 1)} != {""}
     assert slurm.call("squeue", "-h") == ""
 
