@@ -33,11 +33,16 @@ ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_ident
 """Methods that are not retried if they may have been executed; all others are idempotent."""
 PROMPT = frozenset({"renew", "report"})
 """Methods that are called periodically, so that the next call replaces a retry."""
-ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
+ANSWER_S, READ_ANSWER_S, PROMPT_ANSWER_S = 60.0, 20.0, 10.0
 """How long to wait for an answer: a request that waits for a lock in the database is answered within 30 s.
-Prompt methods are called again, on another connection, before leases expire."""
+Queries wait for no lock. Prompt methods are called again, on another connection, before leases expire."""
+CONNECT_S = 5.0
+READ = "/v1/read"
+"""Where the service answers queries."""
 LOOK_S = 5.0
 """How long a process that only reads, or starts, waits for a service; see `hold_on`."""
+AGAIN_S = 0.5
+"""How long a process that ends waits for a service that has not answered its last request either."""
 LONG_POLL_S = 20.0
 
 
@@ -108,7 +113,7 @@ class RemoteStore:
 
     def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
         """Answer a query about one study in one transaction at the service."""
-        path = f"/v1/read/{study}/{path_name(query.__name__)}"
+        path = f"{READ}/{study}/{path_name(query.__name__)}"
         call: Callable[P, R] = partial(self.connection.call, query, path, self.look_s)
         return call(*args, **named)
 
@@ -215,6 +220,7 @@ class Connection:
         self._client: httpx.Client | None = None
         self._process = os.getpid()
         self._away = False
+        self._silent = False
         self.most_s = PATIENCE_S
 
     def call(
@@ -233,7 +239,7 @@ class Connection:
         call, name = call_of(function), function.__name__
         headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
         body = call.request(*positional, **named)
-        answer_s = PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
+        answer_s = READ_ANSWER_S if path.startswith(READ) else PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
         return call.result(self._send(path, body, headers, patience_s, answer_s, once=name in ONCE))
 
     def changes(self, after: int, wait_s: float) -> int:
@@ -254,11 +260,10 @@ class Connection:
         httpx, patience = self._httpx, Patience(lambda: min(patience_s, self.most_s))
         while True:
             client = None
-            # A process that ends waits for no service that is silent.
-            timeout = httpx.Timeout(answer_s if self.most_s > 0 else min(answer_s, LOOK_S), connect=5.0)
             try:
                 client = self._open()
-                answer = client.post(path, content=body, headers=headers, timeout=timeout)
+                answer = client.post(path, content=body, headers=headers, timeout=self._timeout(answer_s))
+                self._silent = False
                 if self._away and answer.status_code < 500:
                     self._away = False
                     LOG.warning("the service %s answers again", self._shown)
@@ -278,6 +283,7 @@ class Connection:
                 failure = f"cannot be reached: {error}"
                 unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
                 sent = not isinstance(failed, unsent)
+                self._silent = isinstance(failed, httpx.TimeoutException)
                 self._forget(client)
             if (once and sent) or patience.over:
                 if busy:
@@ -289,6 +295,11 @@ class Connection:
                 self._away = True
                 LOG.warning("the service %s %s; trying again", self._shown, failure)
             patience.pause()
+
+    def _timeout(self, answer_s: float) -> "httpx.Timeout":
+        if self.most_s <= 0:  # a process that ends waits for no service that is silent
+            answer_s = min(answer_s, AGAIN_S if self._silent else LOOK_S)
+        return self._httpx.Timeout(answer_s, connect=min(answer_s, CONNECT_S))
 
     def _problem_of(self, answer: "httpx.Response") -> dict[str, Any]:
         with suppress(ValueError):
