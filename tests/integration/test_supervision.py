@@ -63,11 +63,24 @@ def train(trial):
     assert results.counts() == {"completed": 4}
 
 
-def test_a_hang_ends_by_time_out(tmp_path: Path) -> None:
+def test_a_hang_ends_by_time_out_also_while_checkpoints_are_collected(tmp_path: Path) -> None:
     train = """
+from phyla.client import Client
+
+collect = Client.collect
+
+def collect_late(client):
+    while not (HOME / "again").exists():
+        time.sleep(0.05)
+    return collect(client)
+
+Client.collect = collect_late
+
 def train(trial):
-    if trial.member == 1 and trial.generation == 1 and trial.token == 1:
-        threading.Event().wait()
+    if trial.member == 1 and trial.generation == 1:
+        if trial.token == 1:
+            threading.Event().wait()
+        (HOME / "again").touch()
     save(trial)
 """
     done = run(write(tmp_path, train, running="stall_timeout_s=4.0", workers=1))

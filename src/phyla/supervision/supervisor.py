@@ -34,7 +34,11 @@ POLL_S = 0.2
 LOOK_S = 1.0
 """Seconds between checks for eval tasks that need more GPUs than a usual worker has."""
 COLLECT_S = 1.0
-"""Seconds between garbage collections while trials complete, and between checks of log sizes."""
+"""Seconds between garbage collections while trials complete."""
+COLLECTED_S = 5.0
+"""Seconds that a run waits at its end for the last of them, which the next run would finish."""
+TRIM_S = 1.0
+"""Seconds between checks of log sizes."""
 
 CRASHES_IN_A_ROW = 10
 """Deaths of workers, without a completed trial in between, after which the run gives up."""
@@ -95,7 +99,8 @@ class Supervisor:
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._spoiled = 0
-        self._uncollected = 0
+        self._uncollected = False
+        self._cannot_collect: Exception | None = None
         self._stopped_by = ""
         self._said_left = False
         self._kills_at = math.inf
@@ -148,29 +153,29 @@ class Supervisor:
                 )
                 # It runs in the background until its standard input closes, however this process ends.
                 stack.enter_context(helper).wait()
+            collector = threading.Thread(target=self._collect, args=(ended,), name="phyla-collect", daemon=True)
+            stack.callback(collector.join, COLLECTED_S)
             stack.callback(self._end_all)
             stack.callback(ended.set)
             threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True).start()
+            collector.start()
             for spec in self.specs:
                 log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
                 self._start(replace(spec, log=str(log), beat_file=str(beats)))
-            collected_at = time.monotonic()
+            trimmed_at = time.monotonic()
             while self._processes or self._later or self._parked:
                 self._start_due()
                 self._watch_time()
                 self._make_room(folder)
                 for process in list(self._processes.values()):
                     self._look_at(process)
-                if time.monotonic() - collected_at >= COLLECT_S:
-                    collected_at = time.monotonic()
+                if time.monotonic() - trimmed_at >= TRIM_S:
+                    trimmed_at = time.monotonic()
                     for process in self._processes.values():
                         with contextlib.suppress(OSError), open(process.spec.log, "r+b") as file:
                             drop_middle(file.fileno())
-                    if self._uncollected:
-                        self._uncollected = 0
-                        with contextlib.suppress(StoreBusy, StoreUnavailable):
-                            # The next collection deletes the rest.
-                            self.client.collect()
+                if self._cannot_collect is not None:
+                    raise self._cannot_collect
                 self.on_tick()
                 wait_for_end(self._processes.values(), POLL_S)
         if self._cannot_go_on is not None:
@@ -288,8 +293,21 @@ class Supervisor:
             # The interrupt came before this process was registered.
             process.popen.terminate()
 
+    def _collect(self, ended: threading.Event) -> None:
+        """Collect checkpoints in a thread, because deleting large ones, or waiting for the store, takes long."""
+        while not ended.wait(COLLECT_S):
+            if self._uncollected:
+                self._uncollected = False
+                try:
+                    with contextlib.suppress(StoreBusy, StoreUnavailable):
+                        # The next collection deletes the rest.
+                        self.client.collect()
+                except Exception as error:  # noqa: BLE001  # raised in the main thread
+                    self._cannot_collect = error
+                    return
+
     def _renew(self, ended: threading.Event) -> None:
-        """Renew leases in their own thread, because deleting large checkpoints may take longer than a lease."""
+        """Renew leases in their own thread, because the main one may wait for the store."""
         while not ended.wait(self.renew_s):
             for process in list(self._processes.values()):
                 with contextlib.suppress(StoreError):
@@ -353,7 +371,7 @@ class Supervisor:
             self._crashes = self._spoiled = 0
             if process.spec.index in self._outdated:
                 self._outdated[process.spec.index] = 0
-            self._uncollected += trials
+            self._uncollected = True
         why = process.overdue(self.stall_timeout_s)
         if why is not None:
             process.popen.kill()
