@@ -17,12 +17,16 @@ from typer import Argument, BadParameter, Context, Exit, Option
 from phyla import settings, study_modules
 from phyla.errors import Preempted, UsageError
 from phyla.formatting import mask_password, quote_command
+from phyla.supervision.term import GRACE_S, STOP_AHEAD_S
 from phyla.system.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from phyla.system.late_end import LateEnd
 from phyla.terminal import show
 
 if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Results, Study
 
+END_S = 30.0
+"""Seconds that a run has to end after its workers."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -233,6 +237,20 @@ def interruptible(message: Callable[[], str]) -> Iterator[None]:
         with suppress(OSError):  # the terminal may be gone
             show(f"{interrupt}. {message()}" if preempted else message(), file=sys.stderr)
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
+
+
+def late_end(grace_s: float | None, *, placed: bool = False) -> LateEnd:
+    """Return what ends this process if a signal does not, such as while a database hangs.
+
+    Workers that a launcher `placed` are stopped by their engine, which may take as long as it needs.
+    """
+    # Shortly before a time limit workers have `STOP_AHEAD_S` to save.
+    longest_s = max(GRACE_S if grace_s is None else grace_s, STOP_AHEAD_S) + END_S
+    return LateEnd(
+        None if placed else longest_s,
+        "error: what this process waits for, such as a database or a disk, does not answer, so it was ended with "
+        "its workers. Their jobs go back to the queue when their leases end",
+    )
 
 
 def add_places(text: str, commands: Iterable[str]) -> str:

@@ -210,7 +210,7 @@ def watch(
     objectives = {suite.name: suite.objective for suite in suites}
     step_rule = get_format(common["format"], **common["options"]).step_rule
     display = ChangeDisplay(objectives, alert=alert, step_rule=step_rule)
-    with options.interruptible(lambda: INTERRUPTED), display:
+    with options.interruptible(lambda: INTERRUPTED), options.late_end(grace) as late, display:
         watched = follow(
             paths,
             suites,
@@ -225,7 +225,7 @@ def watch(
             trackers=tracker or (),
             on_alert=on_alert,
             on_change=display.show,
-            on_interrupt=display.interrupted,
+            on_interrupt=late.after(display.interrupted),
         )
     raise Exit(finish(watched))
 
@@ -377,9 +377,11 @@ def _run(study: "Study", hint: str = "", *, workers: int, **more: Any) -> bool:
         options.interruptible(
             lambda: f"{_describe_requeued(display.results)}. Resume it with: {resume_command()}"
         ),
+        options.late_end(more.get("grace_s"), placed="pool" in more) as late,
         display,
     ):
-        results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
+        interrupted = late.after(display.interrupted)
+        results = study.run(workers, on_progress=display.progressed, on_interrupt=interrupted, **more)
         display.progressed(results)
     findings = results.findings()
     for line in _summary_lines(results, display.seconds, len(findings)):

@@ -80,7 +80,7 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
     params = ctx.params
     # An argument that is neither a file nor a module is the name of a run.
     named = len(files) == 1 and ":" not in files[0] and Path(files[0]).suffix not in SUFFIXES
-    with ChangeDisplay({}) as changes:
+    with options.late_end(params["grace"]) as late, ChangeDisplay({}) as changes:
         watched = evaluate(
             files if named else [] if params["study"] is None else [params["study"]],
             () if named else files,
@@ -91,7 +91,7 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
             grace_s=params["grace"],
             time_limit_s=params["time_limit"],
             on_change=changes.show,
-            on_interrupt=changes.interrupted,
+            on_interrupt=late.after(changes.interrupted),
             **options.where(ctx),
         )
     return finish(watched)
@@ -111,7 +111,11 @@ def _take_turns(ctx: Context) -> None:
             _join(ctx, files[:1])
             ended = True
     for study in studies:
-        with _retry_later(wait), StudyDisplay(study.name) as display:
+        with (
+            _retry_later(wait),
+            options.late_end(params["grace"]) as late,
+            StudyDisplay(study.name) as display,
+        ):
             results = study.work(
                 params["workers"],
                 kinds=options.split_list(params["kinds"]),
@@ -122,7 +126,7 @@ def _take_turns(ctx: Context) -> None:
                 time_limit_s=None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began)),
                 save_every_s=params["save_every"],
                 on_progress=display.progressed,
-                on_interrupt=display.interrupted,
+                on_interrupt=late.after(display.interrupted),
             )
             progress = results.progress(0)
             display.print(f"{study.name} is {progress.study.state}: {progress_line(progress)}")
