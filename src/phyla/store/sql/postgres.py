@@ -28,6 +28,7 @@ LOCK_TIMEOUT_S = 30
 IDLE_TIMEOUT_S = 20
 """A suspended or disconnected process loses its transaction before the waiting processes give up."""
 ALIVE = {
+    "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
