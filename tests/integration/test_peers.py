@@ -152,6 +152,7 @@ def toy() -> type:
 
 def run_by_ray(scheduler: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Ray's own controller run a member for each rate, to the last step."""
+    import ray
     from ray import tune
     from ray.train._internal import session, storage
     from ray.tune.execution.tune_controller import TuneController
@@ -163,6 +164,7 @@ def run_by_ray(scheduler: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(session._FutureTrainingResult, "resolve", lambda self, block=True: self.future)
     monkeypatch.setattr(storage, "_get_ray_train_session_dir", lambda: str(folder / "session"))
     monkeypatch.setattr(Trial, "set_ray_actor", lambda self, ray_actor: None)
+    ray.shutdown()  # a cluster that another test has started here would be remembered
     tune.register_trainable("toy", toy())
     place = storage.StorageContext(storage_path=str(folder), experiment_dir_name="toy")
     without_cluster: dict[str, Any] = {"resource_manager_factory": lambda: None}
