@@ -1,5 +1,6 @@
 """Exits a process that does not end after a signal, since what it waits for does not answer."""
 
+import contextlib
 import math
 import os
 import sys
@@ -63,9 +64,12 @@ class LateEnd:
             if self._done:
                 return
             self._remaining_s -= POLL_S
-        if sys.stdout.isatty():
-            sys.stdout.write(SHOW_CURSOR)  # a live view hides it
-            sys.stdout.flush()
-        sys.stderr.write(f"{self._message}\n")
-        sys.stderr.flush()
+        # The terminal may be gone, or what reads the output may stand still.
+        threading.Timer(POLL_S, os._exit, [EXIT_PREEMPTED]).start()
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stdout.isatty():
+                sys.stdout.write(SHOW_CURSOR)  # a live view hides it
+                sys.stdout.flush()
+            sys.stderr.write(f"{self._message}\n")
+            sys.stderr.flush()
         os._exit(EXIT_PREEMPTED)
