@@ -56,6 +56,15 @@ def _refuse_foreign(name: str, value: str) -> None:
         )
 
 
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{path}: the current directory was deleted; change to another one, or give an absolute path"
+        ) from error
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
@@ -75,11 +84,11 @@ class Places:
             if value == "":
                 raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
             _refuse_foreign(name, str(value))
-        root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
+        root = _absolute(Path(home) if home is not None else settings.home())
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         place = place_of(checkpoints or root / USUAL, root)
         if isinstance(place, Path):
-            place = place.expanduser().absolute()
+            place = _absolute(place)
         return Places(home=root, storage=url, checkpoint_root=place, named=checkpoints is not None)
 
     def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
