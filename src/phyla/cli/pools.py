@@ -203,6 +203,7 @@ def pool_of(
     Its workers use the places of the study, or with `where` those of these options of `phyla`.
     """
     from phyla.launchers import Pool, launcher_named
+    from phyla.study.places import absolute_path
 
     launcher_named(params["launcher"])
     check_name(f"pool name {name!r}", name, "; give it with --name")
@@ -244,6 +245,7 @@ def pool_of(
             wait=study is None,
         ),
         workers=params["workers"],
+        directory=absolute_path(Path()),
         files=paths,
         nodes=round(nodes or requested.get("nodes", 1)),
         gpus=gpus,

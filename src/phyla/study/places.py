@@ -56,7 +56,8 @@ def _refuse_foreign(name: str, value: str) -> None:
         )
 
 
-def _absolute(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
+    """Return a path of this machine from its root; `ConfigurationError` if the current directory was deleted."""
     try:
         return path.expanduser().absolute()
     except FileNotFoundError as error:
@@ -84,11 +85,11 @@ class Places:
             if value == "":
                 raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
             _refuse_foreign(name, str(value))
-        root = _absolute(Path(home) if home is not None else settings.home())
+        root = absolute_path(Path(home) if home is not None else settings.home())
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         place = place_of(checkpoints or root / USUAL, root)
         if isinstance(place, Path):
-            place = _absolute(place)
+            place = absolute_path(place)
         return Places(home=root, storage=url, checkpoint_root=place, named=checkpoints is not None)
 
     def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
