@@ -67,11 +67,14 @@ def test_a_hang_ends_by_time_out_also_while_checkpoints_are_collected(tmp_path: 
     train = """
 from phyla.client import Client
 
-collect = Client.collect
+AGAIN = HOME.with_name("again")  # a pipe: each end waits for the other
+if not AGAIN.exists():
+    os.mkfifo(AGAIN)
+collect, late = Client.collect, [AGAIN]
 
 def collect_late(client):
-    while not (HOME / "again").exists():
-        time.sleep(0.05)
+    while late:
+        late.pop().read_text()
     return collect(client)
 
 Client.collect = collect_late
@@ -80,7 +83,7 @@ def train(trial):
     if trial.member == 1 and trial.generation == 1:
         if trial.token == 1:
             threading.Event().wait()
-        (HOME / "again").touch()
+        AGAIN.write_text("")
     save(trial)
 """
     done = run(write(tmp_path, train, running="stall_timeout_s=4.0", workers=1))

@@ -145,9 +145,8 @@ def run_app() -> NoReturn:
         print(f"error: {options.add_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception as error:  # noqa: BLE001  # last resort: show everything, and how to report it
-        if isinstance(error, OSError) and (
-            is_storage_error(error) or is_place_error(error)
-        ):  # the output may be on the same disk
+        # The output may be on the same disk.
+        if isinstance(error, OSError) and (is_storage_error(error) or is_place_error(error)):
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)
         if hidden := hidden_modules():

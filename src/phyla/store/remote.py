@@ -204,7 +204,6 @@ class Connection:
     def __init__(self, url: str) -> None:
         try:
             import httpx
-            import pydantic  # noqa: F401  # phyla.wire needs it
         except ImportError as error:
             raise ConfigurationError(
                 f'{url}: libraries for services are not installed: pip install "phyla[server]"'

@@ -5,7 +5,7 @@ import pytest
 import forked
 
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys, threading
 from phyla.system import late_end
 
 late_end.AGAIN_S = late_end.POLL_S = 0.1
@@ -17,8 +17,10 @@ with late_end.LateEnd(limit_s, "it hangs") as late:
     for _ in range(signals):
         os.kill(os.getpid(), signal.SIGTERM)
     while hangs:
-        time.sleep(1000)
-time.sleep(0.5)
+        signal.pause()
+for thread in threading.enumerate():
+    if thread.name == "phyla-late-end":
+        thread.join()
 print(len(signalled))
 """
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from phyla.formatting import duration
+from phyla.system.drafts import replace_text
 
 LOG = logging.getLogger("phyla")
 
@@ -134,6 +135,4 @@ class Remembered:
     def write(self, value: Any) -> None:
         """Replace the value as a whole."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".draft")
-        draft.write_text(json.dumps(value))
-        draft.replace(self._file)
+        replace_text(self._file, json.dumps(value))
