@@ -45,6 +45,10 @@ def gone(pid: int) -> bool:
         return True
 
 
+def marked(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if b"PHYLA_WORKER" in Path(f"/proc/{pid}/environ").read_bytes()]
+
+
 def start(folder: Path, *arguments: str) -> Process:
     log = (folder / "log").open("wb")
     with log:
@@ -71,8 +75,8 @@ def test_nothing_is_left_of_a_command(tmp_path: Path, way: str) -> None:
         assert process.wait(0) == -signal.SIGKILL
     else:
         # Then only those are found that carry the mark.
-        kept = [pid for pid in pids if b"PHYLA_WORKER" in Path(f"/proc/{pid}/environ").read_bytes()]
-        assert len(kept) >= 3
+        until(lambda: len(marked(pids)) == 3, "the last has become `sleep`: meanwhile it has no environment")
+        kept = marked(pids)
         lost = set(pids) - set(kept)
         process._keeper.kill()
         assert process.wait(180) == -signal.SIGKILL
