@@ -13,7 +13,7 @@ from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
-from phyla.strategies import FromSuite
+from phyla.strategies import FromSuite, Strategy
 from phyla.strategies.final import final_of
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
@@ -196,8 +196,10 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
         )
 
 
-def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
-    """Reject changes, as `differences` returns them, that an existing study cannot take."""
+def check_extension(
+    changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject, strategy: Strategy
+) -> None:
+    """Reject changes, as `differences` returns them, and a new strategy that an existing study cannot take."""
     refused = {
         name: values
         for name, values in changed.items()
@@ -214,6 +216,8 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )
+    stored: Any = old["strategy"]
+    strategy.check_extension(stored)
     check_space_extension(_parameters(old), _parameters(new))
 
 

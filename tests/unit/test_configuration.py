@@ -345,7 +345,7 @@ def test_a_change_that_came_between_is_named() -> None:
 
 
 def extend(old: JsonObject, new: JsonObject) -> None:
-    check_extension(differences(old, new), old, new)
+    check_extension(differences(old, new), old, new, from_config(new, plugins.resolve).strategy)
 
 
 ONE, FINER = GridSearch({"lr": [0.5]}, 20), GridSearch({"lr": [0.5, 1.0]}, 20)
@@ -363,8 +363,10 @@ ONE, FINER = GridSearch({"lr": [0.5]}, 20), GridSearch({"lr": [0.5, 1.0]}, 20)
         (config(), config(space=Space(lr=Float(0.01, 2.0), decay=Float(0.0, 1.0, default=0.5)))),
         (config(), config(space=Space({"lr": LR}, initial=[{"lr": 0.5}]))),
         (config(RandomSearch(2, 20)), config(RandomSearch(2, 40))),
+        (config(ASHA(27, 18, 2)), config(ASHA(27, 54, 2))),
+        (config(ASHA(9, 18, 2)), config(ASHA(9, 17, 2))),
     ],
-    ids=["settings", "stopping", "no stopping", "wider", "initial", "steps"],
+    ids=["settings", "stopping", "no stopping", "wider", "initial", "steps", "another rung", "fewer steps"],
 )
 def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> None:
     assert differences(old, new)
@@ -390,6 +392,9 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
         # Members of one rung would have trained for different numbers of steps.
         (config(ASHA(9, 18, 2)), config(ASHA(9, 18, 3)), "strategy.min_steps 2 3"),
         (config(ASHA(9, 8, 2)), config(ASHA(9, 8, 2, 2)), "strategy.reduction_factor 3 2"),
+        # Members that ended at step 16 would train no more, with as many rungs or with another one.
+        (config(ASHA(9, 16, 2)), config(ASHA(9, 18, 2)), "total_steps=18 16 2, 6, 18"),
+        (config(ASHA(27, 16, 2)), config(ASHA(27, 54, 2)), "total_steps=54 16 2, 6, 18, 54"),
         (
             config(),
             config(start_from=[StartFrom("/a")]),
@@ -401,7 +406,19 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
             "space.constraints",
         ),
     ],
-    ids=["seed", "objective", "kind", "members", "grid", "first rung", "rungs", "start", "constraints"],
+    ids=[
+        "seed",
+        "objective",
+        "kind",
+        "members",
+        "grid",
+        "first rung",
+        "rungs",
+        "no rung",
+        "no rung of more",
+        "start",
+        "constraints",
+    ],
 )
 def test_what_an_existing_study_cannot_take(old: JsonObject, new: JsonObject, named: str) -> None:
     with raises(ConfigurationError, *named.split()):

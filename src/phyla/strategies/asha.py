@@ -83,6 +83,14 @@ class ASHA(Independent):
     def finished(self, member: Member) -> bool:
         return member.generation >= len(self.rungs) or member.progress >= self.total_steps
 
+    def check_extension(self, stored: JsonObject) -> None:
+        """Reject more steps if members may have ended where no rung is now: they would train no more."""
+        ended = stored["total_steps"]
+        if isinstance(ended, int) and ended < self.total_steps and ended not in self.rungs:
+            rungs = ", ".join(map(str, self.rungs))
+            why = f"members of this study end at step {ended}, which is none of the rungs {rungs}"
+            raise setting_error(self, "total_steps", f"{why}; give a study with these rungs another name")
+
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         steps = max(1, self.rungs[member.generation] - member.progress)
         if member.head is None:

@@ -221,6 +221,10 @@ class Strategy(Protocol):
         """Return whether the member has nothing more to do."""
         return self.member_steps is not None and member.progress >= self.member_steps
 
+    def check_extension(self, stored: JsonObject) -> None:
+        """Reject settings that a study with these stored ones cannot take, with a ConfigurationError."""
+        return
+
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Decide about a ready member that is not finished.
 

@@ -167,4 +167,4 @@ def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> N
 )
 def test_the_number_of_members_of_a_study_stays(name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        check_extension({name: (1, 2)}, {}, {})
+        check_extension({name: (1, 2)}, {}, {}, RandomSearch(2, 20))

@@ -198,7 +198,7 @@ def reconcile(
     if changed and newcomers is None:
         how = "To give it these settings, run first: phyla change FILE (in Python: study.change())."
         try:
-            check_extension(changed, record.config, config)
+            check_extension(changed, record.config, config, declared.rules.strategy)
         except UsageError as error:
             how = f"It cannot take them: {error}"
         raise StudyChanged(
@@ -221,11 +221,11 @@ def reconcile(
         # An edited function trains nothing of a study that is complete.
         config["code"] = stored.get("code")
     code: Any = config["code"]
-    # What completed nothing trained nothing that is left.
+    # While no trial is complete, no checkpoint comes from the code that is stored.
     if stored.get("code") and code and store.look(record.id, queries.summary).newest is not None:
         config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
-        check_extension(changed, stored, config)
+        check_extension(changed, stored, config, declared.rules.strategy)
         changes = changes_of(store, record.id, declared.rules)
         return changes.change(config, changed, before=stored, fresh=newcomers == "fresh")
     if config != stored:
