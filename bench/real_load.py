@@ -9,6 +9,7 @@ Run: python bench/real_load.py [--repeats 10] [--ray], with the environment of `
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -140,7 +141,7 @@ def calibrate() -> int:
 
 
 def seconds(way: str, where: Path) -> float:
-    """Return the wall time of a way to train, in processes of its own."""
+    """Return the wall time of a way to train, in processes of its own; NaN if Ray Tune failed."""
     with tempfile.TemporaryDirectory(dir=where) as folder:
         commands = {
             "phyla": [["-m", "phyla.cli", "run", __file__, "--workers", str(PROCESSES), "--home", folder]],
@@ -154,9 +155,17 @@ def seconds(way: str, where: Path) -> float:
             for words in commands[way]
         ]
         statuses = [process.wait() for process in running]
-        if any(statuses):
+        if not any(statuses):
+            return time.perf_counter() - started
+        if way != "Ray Tune":
             raise SystemExit(f"{way} failed")
-        return time.perf_counter() - started
+        # It deletes checkpoints that members are about to copy: "does not exist on storage anymore".
+        return math.nan
+
+
+def median(ratios: list[float]) -> float:
+    """Return the median over the runs that ended well."""
+    return statistics.median([ratio for ratio in ratios if not math.isnan(ratio)] or [math.nan])
 
 
 def main() -> None:
@@ -189,8 +198,8 @@ def compare(options: argparse.Namespace) -> None:
     rows = []
     for _ in range(options.repeats):
         rows.append({way: seconds(way, options.where) for way in ways})
-        print("  ".join(f"{name} {took:.2f} s" for name, took in rows[-1].items()), flush=True)
-    ratios = {way: statistics.median(row[way] / row["plain"] for row in rows) for way in ways if way != "plain"}
+        print("  ".join(f"{way} {took:.2f} s" for way, took in rows[-1].items()), flush=True)
+    ratios = {way: median([row[way] / row["plain"] for row in rows]) for way in ways if way != "plain"}
     print(f"\n{'wall time against plain training':<40}{'measured':>10}{'wanted':>10}")
     for way, ratio in ratios.items():
         print(f"{way:<40}{ratio:>10.3f}{'1.03' if way == 'phyla' else '':>10}")
