@@ -1,6 +1,7 @@
 """Options that commands share, command lines to suggest next, and interruptions."""
 
 import getpass
+import math
 import os
 import platform
 import re
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 END_S = 30.0
 """Seconds that a run has to end after its workers."""
+AGAIN_S = 5.0
+"""Seconds that it has after one more signal."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -242,14 +245,20 @@ def interruptible(message: Callable[[], str]) -> Iterator[None]:
 def late_end(grace_s: float | None, *, placed: bool = False) -> LateEnd:
     """Return what ends this process if a signal does not, such as while a database hangs.
 
-    Workers that a launcher `placed` are stopped by their engine, which may take as long as it needs.
+    Workers that a launcher `placed` are stopped by their engine. After one signal it may take as long as it needs,
+    and after the second as long as a launcher waits for it.
     """
+    hangs = "error: what this process waits for, such as a database or a disk, does not answer, so it was ended"
+    if placed:
+        # A launcher waits for at most a minute.
+        return LateEnd(
+            (math.inf, 60 + END_S, AGAIN_S),
+            f"{hangs}. Its pool may still run: see it with `phyla workers`, stop it with `phyla down`",
+        )
     # Shortly before a time limit workers have `STOP_AHEAD_S` to save.
     longest_s = max(GRACE_S if grace_s is None else grace_s, STOP_AHEAD_S) + END_S
     return LateEnd(
-        None if placed else longest_s,
-        "error: what this process waits for, such as a database or a disk, does not answer, so it was ended with "
-        "its workers. Their jobs go back to the queue when their leases end",
+        (longest_s, AGAIN_S), f"{hangs} with its workers. Their jobs go back to the queue when their leases end"
     )
 
 

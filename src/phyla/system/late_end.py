@@ -6,14 +6,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, final
 
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
-AGAIN_S = 5.0
-"""Seconds that the process has to end after the second signal."""
 POLL_S = 0.5
 """A process that is paused counts no time."""
 
@@ -27,12 +25,13 @@ class LateEnd:
     A call into a database or a file system that hangs cannot be interrupted; the process can be ended.
 
     Args:
-        limit_s: seconds that the block has after the first signal; None if it may take as long as it needs.
+        limits_s: seconds that the block has after the first signal, after the second, and so on; inf is as long as
+            it needs. The last holds for all further signals.
         message: what is printed then.
     """
 
-    def __init__(self, limit_s: float | None, message: str) -> None:
-        self._limit_s, self._message = limit_s, message
+    def __init__(self, limits_s: Sequence[float], message: str) -> None:
+        self._limits_s, self._message = [*limits_s], message
         self._remaining_s = math.inf
         self._done = False
 
@@ -40,17 +39,14 @@ class LateEnd:
         """Return what a signal handler calls: it acts, and starts or shortens the time."""
 
         def signalled() -> None:
-            if self._limit_s is not None:
-                self._remaining_s = min(
-                    self._remaining_s, self._limit_s if math.isinf(self._remaining_s) else AGAIN_S
-                )
+            limit_s = self._limits_s.pop(0) if len(self._limits_s) > 1 else self._limits_s[0]
+            self._remaining_s = min(self._remaining_s, limit_s)
             act()
 
         return signalled
 
     def __enter__(self) -> Self:
-        if self._limit_s is not None:
-            threading.Thread(target=self._watch, name="phyla-late-end", daemon=True).start()
+        threading.Thread(target=self._watch, name="phyla-late-end", daemon=True).start()
         return self
 
     def __exit__(

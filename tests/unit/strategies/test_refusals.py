@@ -168,6 +168,7 @@ def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
         "keeps_best",
         "line",
         "finished",
+        "check_extension",
         "decide",
     ]
     check_facts(way_out, "PBT(...)", "phyla.strategies.Strategy")
