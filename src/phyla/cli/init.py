@@ -40,5 +40,5 @@ def init(
     except FileExistsError:
         raise UsageError(f"{output} exists and was not changed; give another name with --output") from None
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
+        raise UsageError(f"{error.filename or 'the current directory'}: {error.strerror}") from error
     print(f"wrote {output}; fill in the parts marked TODO, then: {quote_command(['phyla', 'check', str(output)])}")

@@ -35,7 +35,10 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
         assert mask_password(file) == file
 
 
-def test_a_current_directory_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_current_directory_that_was_deleted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla
+) -> None:
+    (tmp_path / "script.py").write_text("")
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -44,6 +47,7 @@ def test_a_current_directory_that_was_deleted_is_named(tmp_path: Path, monkeypat
     with raises(ConfigurationError, "runs", "current directory"):
         Places.of(tmp_path, checkpoints="runs")
     assert Places.of(tmp_path).home == tmp_path
+    assert "current directory" in cli("init", tmp_path / "script.py", code=2)
 
 
 def test_commands_in_an_error_look_where_this_one_looked(tmp_path: Path, cli: Phyla) -> None:
