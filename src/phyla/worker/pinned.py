@@ -38,7 +38,7 @@ class Pinned:
     def __call__(self, trial: Trial) -> None:
         """Train, and restore all generators."""
         session, pins, since = session_of(trial), _Pins(), self.since[trial.member]
-        steps, drawn = session.steps, list[str]()
+        steps, drawn = session.steps, list[Any]()
 
         def pinned_steps(since: int) -> Iterator[int]:
             for count, step in enumerate(steps()):
@@ -47,7 +47,7 @@ class Pinned:
                         pins.set(PIN, with_numpy=True)
                 yield step
                 with session.watch.within(Phase.CONTROL):
-                    drawn.append(pins.states() if count < 2 else "")
+                    drawn.append(pins.states() if count < 2 else None)
 
         if NOTHING.metric in session.unreported:
             # Before training: a command has to have reported when it ends.
@@ -87,12 +87,24 @@ class _Pins:
         for _, _, seed in self._sources.values():
             seed(number)
 
-    def states(self) -> str:
-        return str([get() for get, _, _ in self._sources.values()])
+    def states(self) -> list[Any]:
+        return [_comparable(get()) for get, _, _ in self._sources.values()]
 
     def restore(self) -> None:
         for put_back in self._before:
             put_back()
+
+
+def _comparable(state: Any) -> Any:
+    """Return a generator's state without arrays, which do not compare as a whole."""
+    match state:
+        case np.ndarray():
+            return state.tobytes()
+        case dict():
+            return {key: _comparable(part) for key, part in state.items()}
+        case tuple():
+            return tuple(map(_comparable, state))
+    return state
 
 
 def _global_sources() -> dict[int, Source]:
