@@ -30,8 +30,8 @@ done
 wait
 """
 RANK = """
-echo "$1 of $2 at $MASTER_ADDR:$MASTER_PORT" > "rank-$1"
 trap 'echo $1 >> stopped; exit 0' TERM
+echo "$1 of $2 at $MASTER_ADDR:$MASTER_PORT" > "rank-$1"
 case $3 in
 fails) [ "$1" = 0 ] || exit 3 ;;
 hands-back) [ "$1" = 0 ] || exit 75 ;;
