@@ -19,11 +19,11 @@ class UsageError(PhylaError):
 
 
 class SpaceError(UsageError):
-    """A search space, or values for one, that make no sense."""
+    """A search space, or a value for one, is invalid."""
 
 
 class ConfigurationError(UsageError):
-    """A study, strategy or option that makes no sense."""
+    """A study, a strategy or an option is invalid."""
 
 
 class WrongArgument(ConfigurationError, TypeError):
@@ -119,7 +119,7 @@ class CheckpointStorageFailed(CheckpointError):
 
 
 class TrialError(PhylaError):
-    """What went wrong inside one trial; its text is stored on the trial."""
+    """An error inside one trial; its text is stored with the trial."""
 
 
 class NoCheckpoint(TrialError):
@@ -155,7 +155,7 @@ class EvaluationError(PhylaError):
 
 
 class MetricInvalid(EvaluationError):
-    """A recorded value or a stored metric makes no sense."""
+    """A recorded value or a stored metric is invalid."""
 
 
 class MetricMismatch(EvaluationError):
@@ -167,11 +167,11 @@ class MetricMissing(EvaluationError):
 
 
 class SamplesDiffer(EvaluationError):
-    """Another number of samples was counted than there are; the message has the counts of each shard."""
+    """The number of counted samples is wrong; the message has the counts of each shard."""
 
 
 class LauncherFailed(PhylaError):
-    """What runs the workers of a pool failed, or cannot be reached."""
+    """The engine that runs the workers of a pool failed, or cannot be reached."""
 
 
 class StudyFailed(PhylaError):
@@ -183,7 +183,7 @@ class ProcessSpoiled(PhylaError):
 
 
 class TimeTooShort(StudyFailed):
-    """No trial fits into the time limit of the run, and none saved its progress: running it again is in vain."""
+    """No trial fits into the time limit of the run, and none saved its progress: another run would not help."""
 
 
 class Preempted(KeyboardInterrupt):

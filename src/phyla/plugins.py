@@ -5,10 +5,10 @@ its settings: plain JSON values, functions, and other plug-ins. `encode` writes 
 can tell whether it is the same study; nothing is pickled. A dataclass or function that is not registered becomes a
 reference `module:name`, or `path/to/file.py:name` when it was defined in the file that was run.
 
-**A stored reference is never imported.** Whoever can write to the database must not be able to run code as those
-who read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes to the
-`find` that the caller passes, and is refused without one. Pass `find=resolve`, which imports, only for what came
-from the user: their study file, or the process that started this one.
+**A stored reference is never imported.** A user who can write to the database must not be able to run code as the
+users who read it. `decode` makes registered plug-ins and phyla's own settings. A reference to anything else goes
+to the `find` that the caller passes, and is rejected without one. Pass `find=resolve`, which imports, only for
+what came from the user: their study file, or the process that started this one.
 """
 
 import dataclasses
@@ -198,7 +198,7 @@ def reference(target: Callable[..., Any]) -> str:
     """Return the name under which another process finds a module-level function or class.
 
     Raises:
-        NotImportable: there is no such name; the message shows the way out.
+        NotImportable: there is no such name; the message says how to fix that.
     """
     name = getattr(target, "__qualname__", None)
     module = getattr(target, "__module__", None)
@@ -251,5 +251,5 @@ def resolve(target: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, OSError) as error:
         raise NotImportable(f"cannot import {name!r} from {source!r}: {error}") from error
     if not callable(candidate):
-        raise NotImportable(f"{target!r} is {candidate!r}, which is no function")
+        raise NotImportable(f"{target!r} is {candidate!r}, which is not a function")
     return candidate  # type: ignore[no-any-return]  # callable, which is all that can be known

@@ -48,7 +48,7 @@ class Summary:
     Attributes:
         now: the database's time, in seconds since the epoch.
         counts: how many training trials are in each state.
-        cohorts: how many members stand alike.
+        cohorts: members in the same situation, counted.
         newest: the training trial that completed last; None without any.
     """
 
@@ -271,7 +271,7 @@ def newest_seen(reader: Reader, count: int) -> list[Checkpoint]:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResults:
-    """What the ledger has of one group, by identity of the eval task, by shard; one that failed has fewer.
+    """The results of one group in the ledger, by identity of the eval task, by shard; a failed group has fewer.
 
     Attributes:
         group: the group.
@@ -352,7 +352,7 @@ def _results(reader: Reader, group: Group, *, results: bool) -> GroupResults:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
-    """What of the checkpoints seen is needed.
+    """The checkpoints seen that are needed.
 
     Attributes:
         held: ids of those that queued or best groups refer to.

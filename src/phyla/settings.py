@@ -3,7 +3,7 @@
 Every variable phyla looks at is listed here; the docs list the same (tested).
 
 Attributes:
-    PHYLA_HOME: where studies live unless told otherwise (default `.phyla`).
+    PHYLA_HOME: default directory of studies (default `.phyla`).
     PHYLA_STORAGE: store URL instead of the SQLite file in the home; not looked at when a home was named.
     PHYLA_TOKEN: token for the service, where the store is one.
     PHYLA_TOKEN_FILE: file with that token.
@@ -57,7 +57,7 @@ def system_clock() -> float:
 
 
 def awake_clock() -> Clock:
-    """Return a clock for limits that hardly counts time in which this process stood still; to be read often."""
+    """Return a clock for time limits that hardly counts suspended time of this process; read it often."""
     last, passed_s = time.monotonic(), 0.0
 
     def read() -> float:
@@ -158,7 +158,7 @@ def failpoint() -> str | None:
 
 
 def escape_output() -> None:
-    """Make this process print names of files that are no valid text with escapes."""
+    """Make this process escape names of files that are not valid text when it prints them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -170,7 +170,8 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def thread_environment(workers: int) -> dict[str, str]:
     """Return how many threads numerical libraries may use in each of `workers` processes of this machine.
 
-    Left alone, each would use every core, and they would slow each other down. What is set already stays.
+    Left alone, each would use every core, and they would slow each other down. Variables that are already set stay
+    unchanged.
     """
     if any(name in os.environ for name in THREADS):
         return {}

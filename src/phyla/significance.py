@@ -175,13 +175,13 @@ def smallest_p(first: int, second: int, *, paired: bool) -> float:
 
 
 def nonzero_differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return what first values are above their partners, without pairs that are equal up to rounding."""
+    """Return by how much first values exceed their partners, without pairs that are equal up to rounding."""
     differences, rounding = _differences(first, second)
     return [difference for difference in differences if abs(difference) > rounding]
 
 
 def _differences(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:
-    """Return what first values are above their partners, and the bound of rounding errors."""
+    """Return by how much first values exceed their partners, and the bound of rounding errors."""
     rounding = ROUNDING * max(map(abs, (*first, *second)), default=0.0)
     return [a - b for a, b in zip(first, second, strict=True)], rounding
 

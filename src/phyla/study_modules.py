@@ -2,7 +2,7 @@
 
 A worker imports `study.py` as the module `study`, or as `pkg.study` where that was started with
 `python -m pkg.study`. So do the processes that training starts there, with `multiprocessing`, a DataLoader or
-joblib, and everybody who has the file can load what training pickled. Each reads the file up to where it runs its
+joblib, and any process with the file can load what training pickled. Each reads the file up to where it runs its
 study.
 
 `phyla.study_main` stands for `__main__` in a process that works on studies, since `multiprocessing` prepares each

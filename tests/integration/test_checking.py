@@ -133,9 +133,7 @@ def test_a_value_that_a_process_keeps_from_its_first_trial_is_found(tmp_path: Pa
     done = check(tmp_path, "--study", "cached", "--json", "--steps", "2")
     (failed,) = (one for one in json.loads(done.stdout) if one["verdict"] == "FAIL")
     assert failed["kind"] == "parameter"
-    assert failed["text"].startswith(
-        "lr from 0.001 to 0.00316 acts in a process that trained no other trial before"
-    )
+    assert failed["text"].startswith("lr from 0.001 to 0.00316 works only in a fresh process")
 
 
 def test_a_process_that_dies_is_told(tmp_path: Path) -> None:

@@ -168,9 +168,9 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("evaluations", "watched", "--home", tmp_path), "does not exist"),
         (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),
         (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),
-        (("export", "suited", "--what", "trials", "--format", "tensorboard"), "goes with --what evaluations"),
+        (("export", "suited", "--what", "trials", "--format", "tensorboard"), "needs --what evaluations"),
         (("export", "watched", "--what", "evaluations", "--suite", "odd"), "suite 'odd'"),
-        (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial goes with"),
+        (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial needs --what"),
         (("report", "odd"), "there is no study 'odd'"),
     ):
         assert expected in phyla_at(*words, code=2), words

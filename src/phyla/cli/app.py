@@ -77,9 +77,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (run, check, watch, stop, change, init, replay, final),
-    "Look": (status, dashboard, best, trials, evaluations, report, compare),
+    "Inspect": (status, dashboard, best, trials, evaluations, report, compare),
     "Run on many machines": (worker, up, down, workers, serve),
-    "Look after": (export, token, gc, delete, doctor),
+    "Maintain": (export, token, gc, delete, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:

@@ -70,10 +70,10 @@ def export(
     binary = written == "tensorboard"
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
-        raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
+        raise UsageError(f"--trial needs --what schedule or --what reports, not {what}")
     for option, is_set in ((f"--format {written}", binary), ("--suite", suite is not None)):
         if is_set and what != "evaluations":
-            raise UsageError(f"{option} goes with --what evaluations, not with {what}")
+            raise UsageError(f"{option} needs --what evaluations, not {what}")
     if what == "evaluations":
         _export_points(load_evaluations(study, **options.where(ctx)), suite, written, file)
         return
@@ -183,7 +183,7 @@ def _export_points(evaluations: "Evaluations", suite: str | None, written: Forma
     if output is None:
         raise UsageError(f"--format {written} needs --output DIR")
     if suite is not None:
-        raise UsageError("--suite does not go with --format tensorboard, which exports all suites of a run")
+        raise UsageError("leave out --suite: --format tensorboard exports all suites of a run")
     try:
         evaluations.write_tensorboard(output)
     except ImportError as error:

@@ -86,7 +86,7 @@ Suites: TypeAlias = Annotated[
     list[str] | None, Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")
 ]
 HarnessTasks: TypeAlias = Annotated[
-    str | None, Option(metavar="TASKS", help="Tasks of lm-evaluation-harness, as arc_easy,hellaswag.")
+    str | None, Option(metavar="TASKS", help="Tasks of lm-evaluation-harness, such as arc_easy,hellaswag.")
 ]
 HarnessSettings: TypeAlias = Annotated[
     list[str] | None,
@@ -95,14 +95,15 @@ HarnessSettings: TypeAlias = Annotated[
     ),
 ]
 WatchGpus: TypeAlias = Annotated[
-    str | None, Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible")
+    str | None,
+    Option(metavar="GPUS", help="GPUs for these workers, such as 6,7.", show_default="all that are visible"),
 ]
 Labels: TypeAlias = Annotated[
     Any,
     Option(
         parser=labels,
         metavar="LABELS",
-        help="Labels that eval tasks request with resources.label, as a100,nvlink.",
+        help="Labels that eval tasks request with resources.label, such as a100,nvlink.",
     ),
 ]
 
@@ -116,7 +117,7 @@ def seconds(text: str) -> float:
         total = sum(count * unit for count, unit in zip(counts, (86400, 3600, 60, 1), strict=False))
         if 0 < total < float("inf"):
             return total
-    raise BadParameter(f"{text!r}: give a time above 0, as 90s, 10m, 4h or 3h50m")
+    raise BadParameter(f"{text!r}: give a time above 0, such as 90s, 10m, 4h or 3h50m")
 
 
 def time_option(text: str, default: str | None = None) -> Any:
@@ -137,19 +138,19 @@ WatchTrackers: TypeAlias = Annotated[
 TimeLimit: TypeAlias = Annotated[
     Any,
     time_option(
-        "Stop after this time, as 4h, with exit status 75; start no trial that would not finish in time. "
+        "Stop after this time, such as 4h, with exit status 75; start no trial that would not finish in time. "
         "With --launcher: the time limit of each worker."
     ),
 ]
 Grace: TypeAlias = Annotated[
     Any, time_option("Time that training has to stop after Ctrl-C or a signal, before it is killed.", "30s")
 ]
-SaveEvery: TypeAlias = Annotated[Any, time_option("Ask training to save progress at this interval, as 10m.")]
+SaveEvery: TypeAlias = Annotated[Any, time_option("Ask training to save progress at this interval, such as 10m.")]
 LauncherOptions: TypeAlias = Annotated[
     list[str] | None,
     Option(
         metavar="NAME=VALUE",
-        help="For the launcher: nodes=2, cpus=4, memory=16G, or its own options, as partition=gpu; repeatable.",
+        help="For the launcher: nodes=2, cpus=4, memory=16G, or its own options (partition=gpu); repeatable.",
     ),
 ]
 StopSignal: TypeAlias = Annotated[
@@ -243,12 +244,12 @@ def interruptible(message: Callable[[], str]) -> Iterator[None]:
 
 
 def late_end(grace_s: float | None, *, placed: bool = False) -> LateEnd:
-    """Return what ends this process if a signal does not, such as while a database hangs.
+    """Return a guard that ends this process if a signal does not, for example because a database hangs.
 
     Workers that a launcher `placed` are stopped by their engine. After one signal it may take as long as it needs,
     and after the second as long as a launcher waits for it.
     """
-    hangs = "error: what this process waits for, such as a database or a disk, does not answer, so it was ended"
+    hangs = "error: this process waits for a database or a disk that does not answer, so it was ended"
     if placed:
         # A launcher waits for at most a minute.
         return LateEnd(

@@ -46,7 +46,7 @@ def up(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
 ) -> None:
-    """Start a pool of workers for the studies of some files; given again, replace missing workers.
+    """Start a pool of workers for the studies of some files; run again, it replaces missing workers.
 
     The workers take the studies and watched runs in turn, wait for those that are absent or stopped, and exit when
     all are completed.
@@ -84,7 +84,7 @@ def down(
         Option(parser=options.seconds, metavar="TIME", help="Time to save before workers are killed."),
     ] = "60s",
     forget: Annotated[
-        bool, Option("--forget", help="Stop nothing, only remove the pool from the list: its machines are gone.")
+        bool, Option("--forget", help="Only remove the pool from the list: its machines are gone.")
     ] = False,
 ) -> None:
     """Stop the workers of a pool; their trials go back to the queue. Studies do not change."""

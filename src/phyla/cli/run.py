@@ -42,13 +42,15 @@ def run(
     gpus_per_worker: options.Gpus = "auto",
     eval_gpus: Annotated[
         str | None,
-        Option(metavar="GPUS", help="GPUs for evaluation, as 6,7: one evaluator each; other workers only train."),
+        Option(
+            metavar="GPUS", help="GPUs for evaluation, such as 6,7: one evaluator each; other workers only train."
+        ),
     ] = None,
     replicates: Annotated[
         int | None, Option(min=1, help="Run it N times, with different seeds: NAME-r0, ...")
     ] = None,
     stall_timeout: Annotated[
-        Any, options.time_option("Kill a worker without progress for this time, as 1h.")
+        Any, options.time_option("Kill a worker without progress for this time, such as 1h.")
     ] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     time_limit: options.TimeLimit = None,

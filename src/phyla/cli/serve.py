@@ -78,7 +78,7 @@ def token(
     ] = "worker",
     expires: Annotated[
         object,
-        Option(parser=seconds, metavar="TIME", help="How long it is valid, as 30d.", show_default="forever"),
+        Option(parser=seconds, metavar="TIME", help="How long it is valid, such as 30d.", show_default="forever"),
     ] = None,
     out: Annotated[
         Path | None, Option(metavar="FILE", help="Write it to this new file, mode 0600, instead of printing it.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from phyla.study import Study
 
 PAUSE_S = 10.0
-"""Seconds between two looks of a waiting worker."""
+"""Seconds between two attempts of a waiting worker."""
 START_S = 2.0
 """Seconds that a new process may need to start."""
 SUFFIXES = (".py", ".toml")
@@ -153,7 +153,7 @@ def _retry_later(wait: bool) -> Iterator[None]:
     except PhylaError as error:
         if not wait:
             raise
-        print(f"looking again in {PAUSE_S:g} s: {error}", file=sys.stderr, flush=True)
+        print(f"trying again in {PAUSE_S:g} s: {error}", file=sys.stderr, flush=True)
 
 
 def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":

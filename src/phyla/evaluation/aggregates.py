@@ -95,7 +95,7 @@ class Aggregator(Protocol):
     """Turns the results of eval tasks into numbers by name.
 
     A plug-in is a frozen dataclass, or a function. If it has a property `aggregate_names`, the names of its
-    numbers, an objective that names another number is refused before anything runs. Those built in raise
+    numbers, an objective that names another number is rejected before anything runs. Those built in raise
     `ConfigurationError` for arguments that make no sense, or that do not fit the tasks.
     """
 

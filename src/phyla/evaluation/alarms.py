@@ -26,9 +26,9 @@ class SeriesEntry(NamedTuple):
 
 @final
 class Regressions:
-    """What the watched metrics of a run were on each checkpoint, and where they got worse.
+    """The watched metrics of a run on each checkpoint, and where they got worse.
 
-    Members of a population have none: most are worse than the best.
+    Members of a population have no regressions: most members are worse than the best.
 
     Args:
         run: the run; its suites say what is watched.

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 class CellStatus(StrEnum):
-    """What became of one eval task on one checkpoint."""
+    """The status of one eval task on one checkpoint."""
 
     DONE = "done"
     REUSED = "reused"
@@ -297,7 +297,7 @@ def _merge_metrics(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far one suite is behind. What was skipped, failed or is gone delays nothing and does not count.
+    """How far one suite is behind. Evaluations that were skipped, failed or are gone do not count.
 
     Attributes:
         newest: step of the newest checkpoint that is evaluated or still can be; None without any.

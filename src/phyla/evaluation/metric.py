@@ -20,7 +20,7 @@ class Metric(Protocol):
     A plug-in is a frozen dataclass with these members. Merging is associative, up to rounding, and merging with
     the statistic of no samples changes nothing. nan and infinite samples count, and show in the result.
 
-    Built-in metrics raise `MetricInvalid` for samples or fields that make no sense.
+    Built-in metrics raise `MetricInvalid` for invalid samples or fields.
     """
 
     @property
@@ -134,7 +134,7 @@ def as_number(value: object, label: str) -> float | None:
         inner = item()
         if not isinstance(inner, Real | np.bool_):
             raise MetricInvalid(
-                f"{label} is {value!r}, which is no number; give a number, an array of numbers or a metric"
+                f"{label} is {value!r}, which is not a number; give a number, an array of numbers or a metric"
             )
         value = inner
     try:
@@ -154,7 +154,7 @@ def as_samples(values: object, label: str) -> NDArray[np.float64]:
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise MetricInvalid(f"{label} holds {array.dtype} values, which are no real numbers: {error}") from None
+        raise MetricInvalid(f"{label} holds {array.dtype} values, which are not real numbers: {error}") from None
 
 
 def as_array(values: object, label: str) -> NDArray[Any]:

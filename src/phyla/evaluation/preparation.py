@@ -12,7 +12,7 @@ from phyla.evaluation.command_line import split_command
 from phyla.validation import check
 
 FIELDS = ("checkpoint", "into", "step", "name")
-"""What the arguments of a command that prepares may name in braces."""
+"""Fields that the arguments of a preparing command may have in braces."""
 
 
 @final
@@ -32,7 +32,7 @@ class Preparation:
             file, and by default the directory of the file.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     function: Callable[[Any, Path], object] | None = None

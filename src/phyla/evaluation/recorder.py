@@ -77,7 +77,7 @@ class Recorder:
         for name, value in _leaves(metrics, ""):
             if name in new:
                 raise MetricInvalid(f"record(): {name!r} is given twice; rename one")
-            # Numbers first: whether something follows a protocol takes long to find out.
+            # Numbers first, because testing whether a value follows a protocol is slow.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, selection, stderr)
         self._metrics |= {name: _combine(name, self._metrics.get(name), metric) for name, metric in new.items()}
@@ -96,7 +96,7 @@ def _leaves(metrics: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
     for key, value in metrics.items():
         if not isinstance(key, str) or not key or is_per_seed(key):
             raise MetricInvalid(
-                f"record(): {key!r} is no name of a metric; use a text, not empty, that does not end in {SUFFIX!r}"
+                f"record(): {key!r} cannot name a metric; use a non-empty text that does not end in {SUFFIX!r}"
             )
         if isinstance(value, Mapping) and not isinstance(value, Metric):
             yield from _leaves(value, f"{prefix}{key}/")
@@ -195,7 +195,7 @@ def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
         whole = read_object(raw)
         name, state = str(whole["metric"]), read_object(whole["state"])
     except (KeyError, ValueError) as error:
-        raise MetricInvalid(f"{raw!r} is no stored metric: {error!r}") from None
+        raise MetricInvalid(f"{raw!r} is not a stored metric: {error!r}") from None
     kind: type[Metric] = BUILT_IN[name] if name in BUILT_IN else type_of(name)
     try:
         return kind.from_json(state)

@@ -5,12 +5,12 @@ of both (`WINDOWS`): that is the likelihood ratio of a change of the mean from a
 Sources: Siegmund and Venkatraman 1995, Using the generalized likelihood ratio statistic for sequential detection
 of a change-point; Lai 1995, Sequential changepoint detection in quality control and dynamical systems (windows).
 
-- **Noise.** Equal checkpoints differ, since samples differ and training wanders. What earlier comparisons of the
-  same size found is the measure of it, so values that belong together from one checkpoint to the next count as
-  often as they vary by themselves. Standard errors count like `PRIOR` earlier comparisons. Where nearly all were
-  for the better, training improves, and only those for the worse are noise. Larger windows have at least the
-  noise of smaller ones. Overlapping means of k values give 1.5 / k degrees of freedom each (Meketon and
-  Schmeiser 1984, Overlapping batch means: something for nothing?).
+- **Noise.** Equal checkpoints differ, since samples differ and training wanders. Earlier comparisons of the same
+  size measure it, so correlated values of successive checkpoints count only as often as they vary independently.
+  Standard errors count like `PRIOR` earlier comparisons. Where nearly all were for the better, training improves,
+  and only those for the worse are noise. Larger windows have at least the noise of smaller ones. Overlapping means
+  of k values give 1.5 / k degrees of freedom each (Meketon and Schmeiser 1984, Overlapping batch means: something
+  for nothing?).
 - **Error.** Each checkpoint may spend `RATE`, over all comparisons and all metrics of a suite, so the expected
   number of false alarms in a run is at most `RATE` times its checkpoints, by the union bound.
 - **After an alarm** the checkpoints that stay nearer to the lower level than to the one before do not count as

@@ -19,7 +19,7 @@ from phyla.validation import check, check_name, look_up, suggestion
 RESOURCES = ("gpus", "label")
 
 FIELDS = ("checkpoint", "original", "step", "name", "shard", "shards", "seed", "config", "results")
-"""What the arguments of a command may name in braces."""
+"""Fields that the arguments of a command may have in braces."""
 
 
 @final
@@ -51,7 +51,7 @@ class EvalTask:
             file, and by default the directory of the file.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Suite:
         gin_files: files of gin bindings, relative to the run's directory, applied before all others.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     name: str
@@ -229,7 +229,7 @@ class Suite:
         check_name(f"Suite name {self.name!r}", self.name, ", as in 'heldout'")
         watch: object = self.watch
         if isinstance(watch, Maximize | Minimize):
-            raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, as [{watch!r}]")
+            raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, such as [{watch!r}]")
         for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "prepare", preparation_of(self.prepare, f"Suite({self.name!r}"))

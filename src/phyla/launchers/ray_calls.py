@@ -1,4 +1,4 @@
-"""Calls of Ray in another process: they may block for ever, and no signal ends them meanwhile."""
+"""Calls to Ray in another process: they may block forever, and no signal interrupts them."""
 
 import atexit
 import os

@@ -36,7 +36,7 @@ OURS = (
 
 @final
 class Slurm(Launcher):
-    """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
+    """A job array with one worker each. Further options are those of `sbatch`, such as `partition=gpu`.
 
     A worker whose trials run on several machines is on the first node of its job.
 
@@ -108,7 +108,7 @@ def _script(pool: Pool) -> str:
     for name, value in pool.options.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in OURS:
             raise ConfigurationError(
-                f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, as partition=gpu, except "
+                f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, as in partition=gpu, except "
                 f"those that phyla sets: {', '.join(OURS)}. For these there are --workers, --gpus-per-worker, "
                 "--time-limit, and the options nodes=2, cpus=4 and memory=16G"
             )

@@ -13,7 +13,7 @@ ANY_GPUS = (0, 1_000_000)
 SLOW = 0.9
 """The quantile of their seconds per step that predicts the pace of a trial."""
 WHOLE = 0.9
-"""A job that takes more than this part of a whole run is handed out anyway: later runs have no more time."""
+"""A job that takes more than this part of a whole run is assigned anyway: later runs have no more time."""
 
 
 @final

@@ -72,7 +72,7 @@ def claim(
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
     asked = _Claim(view, rules, worker, gone, fills)
-    # A study with a message has trained: before its final it goes on running.
+    # A study with a message has trained: it keeps running until its final.
     reached = study.message or _completion_reason(view, rules)
     if reached is not None:
         return asked.conclude(SetStudyState(StudyState.COMPLETED, reached))

@@ -206,7 +206,7 @@ class Reader(History, Protocol):
         """Return events by id, from the first one whose id is above `after`."""
 
     def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
-        """Return how many pending eval jobs that may start, and do not rest, ask for GPUs or a label, by both."""
+        """Return how many eval jobs wait, may start and do not rest, by the GPUs and the label they need."""
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""

@@ -7,7 +7,7 @@ from typing import final
 from phyla.records.names import FileName
 
 GROWS = ("path", "snapshot", "fingerprint", "size_bytes", "written_at")
-"""What changes in a foreign checkpoint when its files move, or when files without weights are added."""
+"""Fields of a foreign checkpoint that change when its files move, or when files without weights are added."""
 
 
 class CheckpointState(StrEnum):
@@ -30,8 +30,8 @@ class CheckpointState(StrEnum):
 class CheckpointKind(StrEnum):
     """The result of a trial, the progress of one that has not ended, or one that was only seen.
 
-    What was only seen is not phyla's to delete: it was found in a directory, belongs to the study that is watched,
-    or is one more model inside another trial's result.
+    phyla never deletes a checkpoint that was only seen: it was found in a directory, belongs to the study that is
+    watched, or is another model inside another trial's result.
     """
 
     RESULT = "result"

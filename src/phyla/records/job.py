@@ -162,7 +162,7 @@ class Mark:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What training raised, and where.
+    """The exception that training raised, and its place.
 
     Attributes:
         kind: type of the exception, and of a command that failed how it ended.

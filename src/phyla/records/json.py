@@ -20,7 +20,7 @@ def read_number(raw: Json) -> float:
     if isinstance(raw, str) and raw in ("nan", "inf", "-inf"):
         return float(raw)
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ValueError(f"{raw!r} is no number")
+        raise ValueError(f"{raw!r} is not a number")
     return float(raw)
 
 

@@ -14,9 +14,9 @@ from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize
 class Pareto:
     """Select for the Pareto front: the trials that no other trial beats in everything.
 
-    A trial *dominates* another if it is at least as good in every goal and better in one. What no trial
-    dominates is the front. The fitness that tables show is the first goal's; `results.front()` has them all.
-    With a goal that is nan or infinite a trial is never on the front and never donates.
+    A trial *dominates* another if it is at least as good in every goal and better in one. The trials that no other
+    trial dominates are the front. The fitness that tables show is the first goal's; `results.front()` has them
+    all. With a goal that is nan or infinite a trial is never on the front and never donates.
 
     Needs an exploit rule that can compare trials without a single number: `ParetoTruncation` or
     `ParetoTournament`.

@@ -24,8 +24,8 @@ class StudyKind(StrEnum):
 class StudyState(StrEnum):
     """Where a study is in its life.
 
-    One that drains gets no more checkpoints, but still evaluates. A person stopped it, or it failed by itself.
-    What is left of one that is being deleted can only be deleted.
+    A draining study gets no more checkpoints, but still evaluates. A user stopped a stopped study; a failed one
+    stopped with an error. A study that is being deleted can only be deleted.
     """
 
     RUNNING = "running"
@@ -82,13 +82,13 @@ class StartFrom:
     Args:
         path: directory or file; made absolute.
         step: age of its weights; None takes what a checkpoint of phyla says about itself, and 0 for others.
-        params: hyperparameters to start with, flat or nested; those left out are chosen as for a fresh start. None
-            that the strategy gives itself, as a grid, a schedule or a replay does.
+        params: hyperparameters to start with, flat or nested; those left out are chosen as for a fresh start.
+            Leave out those that the strategy sets, as a grid, a schedule or a replay does.
         index: place within it, when it holds several models.
         digest: what the digest of its content must be; None accepts any.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     path: str | PathLike[str]

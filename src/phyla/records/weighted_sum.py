@@ -27,7 +27,7 @@ class WeightedSum:
         weights: weight by name of the metric; finite and not 0.
 
     Raises:
-        ConfigurationError: there is no weight, or one is 0 or no finite number.
+        ConfigurationError: there is no weight, or one is 0 or not finite.
     """
 
     weights: Mapping[str, float]

@@ -189,7 +189,7 @@ class Genealogy:
 
     @property
     def abandoned(self) -> list[int]:
-        """Trials whose members went on with the weights of others."""
+        """Trials whose members continued with the weights of others."""
         return [gone for taker, _ in self.copies if (gone := self.trials[taker].jump_from) in self.points]
 
     @property
@@ -205,7 +205,7 @@ def _end(trial: TrialRecord) -> int:
 
 
 def score_picture(tree: Genealogy, aim: Aim, whole: str) -> Picture:
-    """Return the scores of members over steps, who took over whom, and the lineage of the best.
+    """Return the scores of members over steps, which member copied which, and the lineage of the best.
 
     Args:
         tree: what is drawn.

@@ -60,7 +60,7 @@ def _resolve_conditions(name: str, parameters: Mapping[str, Parameter]) -> Param
         target = written.removeprefix("/")
         if target not in parameters:
             raise SpaceError(
-                f"{name}: when names {written!r}, which is no parameter; {suggestion(written, parameters)}"
+                f"{name}: when names {written!r}, which is not a parameter; {suggestion(written, parameters)}"
             )
         if target in when:
             raise SpaceError(f"{name}: when names {target!r} twice; write all of its values in one list")
@@ -202,7 +202,7 @@ def read_parameter(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
         options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
         return entry["name"], KINDS[entry["kind"]](**options)
     except (AttributeError, KeyError, TypeError, SpaceError) as error:
-        raise SpaceError(f"{entry!r} describes no parameter: {error}") from error
+        raise SpaceError(f"{entry!r} does not describe a parameter: {error}") from error
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:

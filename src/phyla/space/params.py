@@ -117,7 +117,7 @@ def _leaves(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
         if not all(SEGMENT.fullmatch(segment) for segment in key.split("/")):
             inside = f" in the group {prefix[:-1]!r}" if prefix else ""
             allowed = "use letters, digits, '_', '-' and '.', with a single '/' between a group and a name"
-            raise SpaceError(f"{key!r}{inside} is no parameter name; {allowed}")
+            raise SpaceError(f"{key!r}{inside} is not a parameter name; {allowed}")
         if isinstance(value, Mapping):
             if not value:
                 raise SpaceError(f"the group {prefix + key!r} is empty; leave it out")

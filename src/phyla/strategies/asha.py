@@ -18,21 +18,22 @@ class ASHA(Independent):
 
     Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
     from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`, rounded
-    down, of those that have completed its rung, which may turn out to be a mistake. Else it waits, and is stopped
-    when others can no longer help it. nan and infinite scores are stopped at once, but count as completed. Of
-    equal scores the one promoted earlier goes first, then the lower index. Unlike in the paper, members that have
-    not started go before promotions: the more of them are known, the fewer are promoted by mistake.
+    down, of those that have completed its rung, which may turn out to be a mistake. Otherwise it waits, and is
+    stopped once results of others can no longer promote it. nan and infinite scores are stopped at once, but count
+    as completed. Of equal scores the one promoted earlier goes first, then the lower index. Unlike in the paper,
+    members that have not started go before promotions: the more of them are known, the fewer are promoted by
+    mistake.
 
     Source: Li et al. 2020, arXiv 1810.05934, algorithm 2. With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv
     1502.07943 (successive halving).
 
     Args:
         members: number of members, each with hyperparameters of its own; enough for one to reach the last rung.
-        total_steps: steps that a member spends that reaches the last rung.
+        total_steps: steps of a member that reaches the last rung.
         min_steps: steps to the first rung.
         reduction_factor: one in this many members at a rung is promoted; at least 2.
         fitness: where the fitness of a trial comes from; `FromSuite` needs `quorum=1.0`.
-        quorum: at 1.0 a rung is complete before anyone is promoted: whole studies are then the same with any
+        quorum: at 1.0 a rung is complete before any member is promoted: whole studies are then the same with any
             number of workers, but workers may be idle.
     """
 

@@ -13,8 +13,8 @@ r, q and drift are those of maximum likelihood, by the EM algorithm; selection b
 model has all scores that were selected by. Levels follow in two passes over the tree.
 
 Real changes must not be taken for noise: scores are taken as they are where r < q at the greatest depth, and where
-they change far less there than the noise would make them. Scores alone do not tell noise from weights that move
-to and fro around one level.
+they change far less there than the noise would make them. Scores alone cannot distinguish noise from weights that
+oscillate around one level.
 
 Sources: Harvey 1989, Forecasting, structural time series models and the Kalman filter (local level); Chou,
 Willsky and Benveniste 1994, Multiscale recursive estimation, data fusion, and regularization (two passes over a
@@ -96,8 +96,8 @@ class Estimates:
     def expected(self, place: int, *, among: int = 1, maximize: bool) -> Expected | None:
         """Return the estimated fitness of a trial with its 95 % interval; None where scores are exact.
 
-        The best of several, `among`, is one whose estimate is too good, as a rule: the interval is as wide as
-        those that hold for all of them at once.
+        The estimate of the best of several trials, `among`, is usually too good, so the interval is wide enough to
+        hold for all of them at once.
         """
         if self.exact:
             return None
@@ -109,9 +109,9 @@ class Estimates:
     def winner(self, heads: Collection[int], luckiest: int) -> int:
         """Return the place of the best trial, the earliest among equals.
 
-        Unless scores are exact it is the best of `heads`, the newest trials of all members, if that with the best
-        score, `luckiest`, is not significantly better (5 %): it is the luckiest of many more, and as a rule what
-        was trained longer is better.
+        Unless scores are exact, it is the best of `heads`, the newest trials of all members. The trial with the
+        best score, `luckiest`, wins only if it is significantly better (5 %): it is the luckiest of many more
+        trials, and weights that trained longer are usually better.
         """
         if self.exact or not heads:
             return luckiest
@@ -126,10 +126,10 @@ class Estimates:
         return float(self.levels[place]) - max(others) if others else None
 
     def candidates(self, heads: Collection[int], luckiest: int, count: int) -> list[int]:
-        """Return whom a final measures again, at most `count`, the best by estimate first.
+        """Return the candidates of a final, at most `count`, the best by estimate first.
 
-        They are the trial with the best score, and the best of `heads` by estimate: others with good scores are
-        lucky ones, as a rule.
+        They are the trial with the best score, and the best of `heads` by estimate: other trials with good scores
+        are usually lucky.
         """
         ranked = sorted(set(heads) - {luckiest}, key=self._rank)
         return sorted([luckiest, *ranked][:count], key=self._rank)

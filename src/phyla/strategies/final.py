@@ -17,7 +17,7 @@ class Final:
     """Measure the best candidates again when training has ended; the winner is the best by these measurements.
 
     The rounds cost about the same. Each drops the worse half of the candidates, by the mean of all their new
-    measurements; the last one measures the winner alone, so its expected score is not that of the luckiest.
+    measurements; the last one measures the winner alone, so luck does not inflate its expected score.
 
     Source: sequential halving (Karnin, Koren and Somekh 2013, Almost optimal exploration in multi-armed bandits,
     ICML, algorithm 3), with one more round for the winner.
@@ -64,10 +64,10 @@ class Due:
     """What a final needs next.
 
     Attributes:
-        candidates: whom to measure, once for each time that it is listed; empty while all is running.
+        candidates: the candidates to measure, each as often as it is listed; empty while all measurements run.
         winner: the winner, once it is known: of the last round, which may not have ended.
-        confirming: how many measurements of the winner were made before it was known; those after them give its
-            expected score.
+        confirming: how many measurements of the winner ended before it was known; the later ones give its expected
+            score.
     """
 
     candidates: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ def next_due(final: Final, candidates: Sequence[int], measured: Mapping[int, Seq
         if all(score is None or math.isfinite(score) for score in scores[candidate])
     ]
     done = before = 0
-    # As many rounds as with all candidates: nothing that was measured becomes too much or too little.
+    # As many rounds as with all candidates, so that the number of measurements stays right.
     for size, each in final.rounds(len(candidates)) if left else ():
         left, before = left[:size], done
         done += each

@@ -44,10 +44,11 @@ class PBT(Strategy):
         ready_interval: steps a member must train after it took over a state, or explored, before it may do so
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
-        quorum: share of the population, from 0 to 1, that must have come as far as a member before it may
-            decide. It is compared only with those, each as it was then. At 1.0 all wait for the slowest member,
-            and a study is the same with any number of workers. At 0 none waits, and newest scores are compared, as
-            in the paper, which selects for age where members differ in speed or outnumber the workers.
+        quorum: share of the population, from 0 to 1, that must reach a member's progress before the member may
+            decide. It is compared only with those, each as it was at that progress. At 1.0 all wait for the
+            slowest member, and a study is the same with any number of workers. At 0 no member waits, and newest
+            scores are compared, as in the paper; that selects for age if members differ in speed or outnumber the
+            workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
         min_scores: how many scores a member must have, since it started or took over weights, to donate, so that
             one lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.

@@ -18,7 +18,7 @@ _PHASES = ("center", "one way", "the other way", "best of three")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleWorkerExplore(Strategy):
-    """One member tries its hyperparameters, then mutated one way, then the other; and goes on with the best.
+    """One member tries its hyperparameters, then moves them one way, then the other, and continues with the best.
 
     A cycle has four trials. The first three start from the same checkpoint, the branch, and train for
     `explore_steps`: with the hyperparameters so far; with every parameter moved up or down, as drawn; with every
@@ -74,7 +74,7 @@ class SingleWorkerExplore(Strategy):
             drawn = trials[1].reason.get("up")
             one_way = drawn if isinstance(drawn, list | tuple) else ()
             up = [name for name in space.parameters if name not in one_way]
-        # A way on which a trial was stopped, or broke twice, is gone half as far, and then half of that.
+        # If a trial in this direction was stopped, or broke twice, the next moves half as far, then a quarter.
         factor = self.factor ** (0.5 ** max(member.stops, member.replacements - 1))
         down = [name for name in space.parameters if name not in up]
         moved, _ = space.perturb(center.params, context.rng, factors=(factor,), names=up)

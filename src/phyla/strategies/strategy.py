@@ -170,7 +170,7 @@ class Strategy(Protocol):
 
     @property
     def quorum(self) -> float:
-        """Share of the population that must have come as far as a member before it may decide.
+        """Share of the population that must reach a member's progress before the member may decide.
 
         From 0 (no member waits) to 1 (all members wait, and a study is the same with any number of workers).
         """
@@ -213,7 +213,7 @@ class Strategy(Protocol):
     def line(self, progress: int) -> int:
         """Return how many grid lines a member has passed: multiples of `steps_per_trial`, or of 1, and the end."""
         every, end = getattr(self, "steps_per_trial", None) or 1, self.member_steps
-        # The last trial may be shorter. What it reached is no score to compare with those at the line before.
+        # The last trial may be shorter. Its score is not comparable with scores at the line before.
         at_end = end is not None and progress >= end and end % every > 0
         return progress // every + at_end
 

@@ -1,4 +1,4 @@
-"""What a Python user holds: a study to run, and the results of one."""
+"""The Python interface: a study to run, and its results."""
 
 from typing import TYPE_CHECKING
 

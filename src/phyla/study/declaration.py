@@ -1,4 +1,4 @@
-"""What a study is, as values."""
+"""The definition of a study, as values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Retries:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicate:
-    """Which replicate of which study this is, from 0. It decides nothing; it is remembered with the study."""
+    """Which replicate of which study this is, from 0. It affects no decision; it is stored with the study."""
 
     of: str
     index: int
@@ -92,7 +92,7 @@ def replicate_seed(seed: int, *key: int) -> int:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a study is: what `Study(...)` was given, checked.
+    """The definition of a study: the checked arguments of `Study(...)`.
 
     Attributes:
         name: of the study.

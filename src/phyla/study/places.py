@@ -224,7 +224,7 @@ def find_study(
 ) -> "tuple[Store, StudyRecord]":
     """Open the store of a place and find a study in it; with `watched` also a watched one.
 
-    One whose deletion was begun is refused, unless `deleting`. With `patient`, an absent service is waited for.
+    A study that is being deleted is rejected, unless `deleting`. With `patient`, wait for an absent service.
     """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
     if patient:

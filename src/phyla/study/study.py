@@ -36,7 +36,7 @@ LEASE_S = 60.0
 class Study:
     """One job: a search space, an objective, a strategy and a training function. Durable and resumable.
 
-    A study that exists under this name is resumed. With other settings it is refused; `change` stores those.
+    An existing study of this name is resumed. Other settings are rejected; `change` stores them.
 
     Args:
         name: letters, digits, `_`, `-` and `.`; also the name of its directories.
@@ -53,14 +53,14 @@ class Study:
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`,
             or end the whole study, such as `Plateau(steps=10_000)`.
         final: measures the best candidates again when training has ended: `Final(candidates=8, measurements=32)`.
-            Without one the best is named by estimate.
+            Without a final, an estimate names the best trial.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
             starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
         retries: how often what fails is tried again.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
         SpaceError: the space does not allow hyperparameters of `start_from`, or of the strategy.
     """
 
@@ -205,12 +205,12 @@ class Study:
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
-        """Train until the study ends; resumes what an earlier run left, also where that stopped or failed.
+        """Train until the study ends; resumes an earlier run, even one that stopped or failed.
 
         Args:
             workers: worker processes to start; 0 works in this process.
             evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
-            kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
+            kinds: what the workers do: `train`, `evaluate`, or both; a worker that does both evaluates first.
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`: `auto` for one, shared where
                 there are fewer than workers; with 0.5 two share one; 0 shows every worker all of them.
             eval_gpus: GPUs of the `evaluators`, by default one for each; the workers only train, on all others.
@@ -220,26 +220,26 @@ class Study:
             stop_signal: a signal that stops the run as SIGTERM does, such as `"USR1"`.
             grace_s: seconds that training and eval tasks have to stop after a signal, 30 by default; then they are
                 ended, and go back to the queue. With `workers=0` that may end this process.
-            time_limit_s: seconds that the run may last. What is not expected to end in time is not begun; shortly
-                before the end, running trials are asked to save and stop.
+            time_limit_s: seconds that the run may last. Jobs that are not expected to end in time are not started;
+                shortly before the end, running trials are asked to save and stop.
             save_every_s: seconds after which training is asked to save progress, by `trial.should_save`.
-            overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
+            overwrite: delete what is stored of this study, its trials and its checkpoints, and start over.
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
-            progress: whether lines on standard error, or a cell of a notebook, show how the study goes on.
+            progress: whether lines on standard error, or a cell of a notebook, show the progress of the study.
             on_progress: called many times a second, with `workers=0` between trials; it replaces `progress`.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
-            ConfigurationError: an argument makes no sense, or a tracker's library is missing.
+            ConfigurationError: an argument is invalid, or a tracker's library is missing.
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
-            NotImportable: worker processes could not find `train`; the message shows the way out.
+            NotImportable: worker processes could not find `train`; the message says how to fix that.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
-            LauncherFailed: what runs the workers of the pool failed, or cannot be reached.
+            LauncherFailed: the engine that runs the workers of the pool failed, or cannot be reached.
             StudyFailed: the study stopped itself; the message says what to do. `phyla.errors.TimeTooShort`, which
                 is one: no trial fits into `time_limit_s`, and none saved its progress.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
+            CheckpointsAbsent: the directory of its checkpoints is missing, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
                 where SIGTERM, `stop_signal` or the end of its time did.
             StoreError: the database failed.
@@ -310,7 +310,7 @@ class Study:
             StudyNotFound: there is no such study.
             StudyChanged: the study has other settings than this object, or was given others meanwhile.
             StateError: the study is stopped, or has failed.
-            NotImportable: worker processes could not find a function; the message shows the way out.
+            NotImportable: worker processes could not find a function; the message says how to fix that.
             StudyFailed: the workers cannot start, or die again and again.
             KeyboardInterrupt: a person stopped these workers; the study goes on.
             StoreError: the database failed.
@@ -379,9 +379,9 @@ class Study:
 
         Args:
             count: how many at most; without it one trial is returned, not a list.
-            whole: give `count` trials or none, so that a program compiled for as many fits. None means that some
-                are still being trained elsewhere, or evaluated, or that the study is `finished`. A final measures
-                more than is due to give as many.
+            whole: give `count` trials or none, for a program that is compiled for this number. An empty list means
+                that other processes still train or evaluate some members, or that the study is `finished`. To fill
+                `count`, a final takes additional measurements.
             wait_s: how long to wait, in seconds, while there is nothing to train.
             lease_s: seconds after which the trial may be given to another worker.
 
@@ -389,12 +389,12 @@ class Study:
             A trial, or None when the study is `finished`, or every member is being trained; with `count` a list.
 
         Raises:
-            ConfigurationError: an argument makes no sense.
+            ConfigurationError: an argument is invalid.
             StateError: with `whole`, when there will never be as many trials at once: members were given up, or
                 the number does not divide the population. The message says how many there can be.
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             StudyFailed: the study stopped itself; the message says what to do.
-            CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
+            CheckpointsAbsent: the directory of its checkpoints is missing, or is not its own.
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
@@ -427,11 +427,11 @@ class Study:
             checkpoint: the trial that holds the checkpoint of all.
             error: what went wrong, or the exception; the trials are then tried again or given up.
 
-        A trial that a stopping rule stops for what was reported is over: it leaves nothing, and its member is
-        asked about again.
+        If the reported metrics make a stopping rule stop a trial, the trial ends without a checkpoint, and its
+        member decides again.
 
         Raises:
-            ConfigurationError: an argument makes no sense.
+            ConfigurationError: an argument is invalid.
             LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.

@@ -75,7 +75,7 @@ def make_term(stop_signal: str | int | None, time_limit_s: float | None, grace_s
     fitting = [number for number in known if word in (number.name.removeprefix("SIG"), str(int(number)))]
     if not fitting:
         raise ConfigurationError(
-            f"stop_signal={stop_signal!r}: name a signal that a process can handle, as 'USR1'"
+            f"stop_signal={stop_signal!r}: name a signal that a process can handle, such as 'USR1'"
         )
     return replace(term, stop_signal=fitting[0])
 
@@ -104,7 +104,7 @@ def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFr
     if len(points) > members and not isinstance(strategy, own):
         few = f"{format_count(len(points), 'starting point')}, and the study {format_count(members, 'member')}"
         raise SpaceError(
-            f"Space(initial=...) has {few}: {points[members]!r} has no member to start; leave it out, or have "
+            f"Space(initial=...) has {few}: {points[members]!r} has no member to start; leave it out, or use "
             "more members"
         )
     if isinstance(starts, str | PathLike | StartFrom) or not isinstance(starts, Sequence):

@@ -21,7 +21,7 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
     """Return the type of the network file system that a path is on; None if it is on none or unknown.
 
-    Symbolic links are followed, also where the path itself does not exist yet.
+    Symbolic links are followed, even if the path itself does not exist yet.
     """
     kind = _kind(path, mounts)
     return kind if kind in NETWORK else None

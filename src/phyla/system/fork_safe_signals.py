@@ -29,7 +29,7 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
 
 
 def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[], None]:
-    """Call `act` in a thread at the first of these signals, also while the main thread cannot run its handlers.
+    """Call `act` in a thread at the first of these signals, even while the main thread cannot run its handlers.
 
     Native code prevents that, and so does a system call that begins just after the signal. Call it
     in the main thread, and there call the returned function to end it.

@@ -43,7 +43,7 @@ def check_strategy(
     """Run small studies with a strategy in which nothing is trained, and check the contract of any strategy.
 
     - Its settings survive JSON.
-    - Studies end after exactly `member_steps`, also with broken trials and scores that are nan or infinite.
+    - Studies end after exactly `member_steps`, even with broken trials and scores that are nan or infinite.
     - Each decision has a reason, as JSON, and hyperparameters that the space allows.
     - A second study with the same seed has the same decisions; with `quorum=1.0` so has one with more workers.
 

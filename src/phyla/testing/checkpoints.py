@@ -40,9 +40,9 @@ def check_checkpoints(where: str | Path) -> None:
     """Save, read, damage and delete checkpoints in a place, and check that it keeps them as studies need it.
 
     - Another machine reads what was committed, at once and exactly, and never a part of it.
-    - A name is committed once. What was deleted is gone at once, also if several machines delete it together.
+    - A name is committed once. A deleted checkpoint is gone at once, even if several machines delete it together.
     - Damage is noticed before a checkpoint is used.
-    - If two stores claim the place at the same moment, one is refused.
+    - If two stores claim the place at the same moment, one is rejected.
 
     Args:
         where: what `checkpoints=` of a study would be: a directory, or a URL such as `gs://bucket/prefix`. The

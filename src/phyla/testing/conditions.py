@@ -56,7 +56,7 @@ class Conditions:
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: at least one worker has to train")
         if (self.step_s is None) == (self.trial_s is None):
-            raise ConfigurationError("say how long training takes, in one way: step_s or trial_s")
+            raise ConfigurationError("give the duration of training as either step_s or trial_s")
 
     def train_s(self, trial: TrialRecord, rng: np.random.Generator) -> float:
         """Draw how long the steps of a trial take."""

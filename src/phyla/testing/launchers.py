@@ -263,7 +263,7 @@ def check_launcher(make: Callable[[], Launcher], folder: Path, *, wait_s: float 
     - `start` starts what is missing and no more; `alive` counts it; a second launcher finds it by the folder.
     - `stop` lets workers save at SIGTERM, kills those that do not end, and leaves other pools alone.
     - Workers get their arguments, variables and directory as they are, and the time limit.
-    - Options that the launcher does not know are refused; the output is where `logs` says.
+    - Options that the launcher does not know are rejected; the output is where `logs` says.
 
     What the launcher raises otherwise, such as `LauncherFailed`, is raised here.
 

@@ -114,7 +114,7 @@ def simulate(
         runs: how often to simulate.
 
     Raises:
-        ConfigurationError: an argument makes no sense, or nothing says how long training takes.
+        ConfigurationError: an argument is invalid, or nothing says how long training takes.
     """
     if not isinstance(study, Study):
         raise ConfigurationError(f"simulate({study!r}): give a study: phyla.Study(...)")
@@ -164,8 +164,8 @@ def _notes(rules: TrainRules, runs: Sequence[SimulatedRun], trial_s: float | Non
     if rules.stopping:
         names = ", ".join(type(rule).__name__ for rule in rules.stopping)
         yield (
-            f"stopping rules ({names}) are not simulated: every trial trains to its end here, and what they would "
-            "save, or have trained again, is not in these figures"
+            f"stopping rules ({names}) are not simulated: every trial trains to its end here, so the figures lack "
+            "the steps that they would save or repeat"
         )
     shortest = min(run.trial_steps[0] for run in runs)
     longest = max(run.trial_steps[1] for run in runs)

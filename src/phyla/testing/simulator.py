@@ -103,7 +103,7 @@ class Simulator:
         self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
         self._parked: dict[frozenset[WorkKind], deque[_Worker]] = {kind: deque() for kind in kinds}
         self._refused: set[frozenset[WorkKind]] = set()
-        # When, number, what happens to whom, and the work or the life for which that was planned.
+        # Time, number, the event and its worker, and the work or the life for which it was planned.
         self._events: list[tuple[float, int, Callable[[_Worker], None] | None, _Worker, object]] = []
         self._number = 0
         self._asks_at = math.inf

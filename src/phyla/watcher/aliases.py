@@ -1,4 +1,4 @@
-"""What checkpoints without a step in their names are: copies such as `last.ckpt`, or steps of their own."""
+"""Checkpoints without a step in their names: copies such as `last.ckpt`, or with a step of their own."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _STEP_KEYS = ("global_step", "num_timesteps", "iter_num", "iteration", "step", "
 
 
 def resolve(root: Place, kind: CheckpointFormat, items: Iterable[Found], *, now: float) -> list[Found]:
-    """Return the checkpoints of a scan, with what the ones without a step in their names are.
+    """Return the checkpoints of a scan, with steps and aliases of those without a step in their names.
 
     Copies of others are their aliases. The rest waits for the quiet period if there are others, since an original
     may be written after its copy; then the step comes from inside.
@@ -62,7 +62,7 @@ class _Others(NamedTuple):
         return item if item.step is not None else replace(item, step=self._step_inside(item))
 
     def _step_inside(self, item: Found) -> int | None:
-        """Return the step that a checkpoint records, if another one shows that it counts the same."""
+        """Return the step that a checkpoint records, if another one records the step of its name there."""
         if self.kind.step != StepFrom():
             return None
         newest = next(reversed(self.known.values()), None)

@@ -46,7 +46,7 @@ def digest(root: Place, paths: tuple[str, ...], fingerprint: str) -> str | None:
 
 
 def find_added(root: Place, paths: tuple[str, ...], before: Checkpoint) -> list[str]:
-    """Return the files that a checkpoint has and had not before; none if anything else changed, or the weights."""
+    """Return the files that were added to a checkpoint; none if the weights, or anything else, changed."""
     with suppress(OSError, CheckpointStorageFailed):
         files = listing(root, paths).files
         old = tuple(file for file in files if file.modified_ns / 1e9 <= before.written_at)

@@ -370,7 +370,7 @@ class DirectoryWatcher:
             self.sink.note("added", f"{names} came later; {of} has the same weights, so it is not evaluated again")
 
     def _report_aliases(self, items: Mapping[str, Found]) -> None:
-        """Say once of each name that it is a copy; such names follow the newest checkpoint, or the best."""
+        """Report once for each name that it is a copy; such names follow the newest checkpoint, or the best."""
         for item in items.values():
             if item.alias is not None and item.name not in self._aliases:
                 name, original = escape_name(item.name), escape_name(item.alias)

@@ -43,7 +43,7 @@ class FileEvents:
             return frozenset()
         paths = [Path(path) for _, path in changed]
         if any(kind.name == "deleted" and Path(path) in present for kind, path in changed):
-            # What takes the place of a root that was deleted may have the same number, and is not watched.
+            # A new directory in place of a deleted root may have the same inode, and is not watched.
             self._watched = None
         return frozenset(
             original

@@ -139,7 +139,7 @@ def test_a_metric_is_merged_as_it_is() -> None:
         (["a"], "give a number, an array"),
         ([[1], [1, 2]], "of equal shape"),
         (10**400, "must fit in a float"),
-        (OnlyItem("x"), "is no number"),
+        (OnlyItem("x"), "is not a number"),
         (Tensor([1.0], gradient=True), "tensor.detach()"),
         (np.array([1], dtype="datetime64[s]"), "a ndarray"),
     ],

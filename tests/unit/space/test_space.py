@@ -363,9 +363,9 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
     (lambda: Space(opt={"lr": (0.1, 1.0)}), ["opt/lr", "write Float(low, high)"]),
     (lambda: Space(act=["relu", "tanh"]), ["act", "Choice([...])"]),
     (lambda: Space(lr=Float), ["lr", "write Float(low, high)"]),
-    (lambda: Space({"a b": Float(0, 1)}), ["'a b' is no parameter name"]),
-    (lambda: Space({"": Float(0, 1)}), ["'' is no parameter name"]),
-    (lambda: Space({"a/": Float(0, 1)}), ["'a/' is no parameter name"]),
+    (lambda: Space({"a b": Float(0, 1)}), ["'a b' is not a parameter name"]),
+    (lambda: Space({"": Float(0, 1)}), ["'' is not a parameter name"]),
+    (lambda: Space({"a/": Float(0, 1)}), ["'a/' is not a parameter name"]),
     (lambda: LOOSE({3: Float(0, 1)}), ["the name 3 must be a string"]),
     (lambda: Space(opt={}), ["the group 'opt' is empty"]),
     (lambda: Space({"a": Float(0, 1)}, a=Float(0, 1)), ["'a' is given twice"]),
@@ -374,7 +374,7 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
     (lambda: Space(a=Float(0, 1, when={"bb": 1}), b=Int(0, 1)), ["a: when names 'bb'", "did you mean 'b'?"]),
     (
         lambda: Space(opt={"kind": Choice(["a", "b"]), "x": Float(0, 1, when={"kind": "a"})}),
-        ["opt/x: when names 'kind', which is no parameter", "'opt/kind'"],
+        ["opt/x: when names 'kind', which is not a parameter", "'opt/kind'"],
     ),
     (
         lambda: Space(a=Float(0, 1, when={"b": 3}), b=Choice([1, 2])),

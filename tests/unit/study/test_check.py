@@ -58,11 +58,11 @@ def loss(w: Any) -> float:
 
 
 MISTAKES = {
-    "end_step ignored": ("end", "training 12 steps leaves the same as training 6"),
+    "end_step ignored": ("end", "training 12 steps gives the same result as training 6"),
     "start_step ignored": ("steps", "count is 12, and 18 after two trials"),
-    "source ignored": ("resume", "6 steps, and 6 more from the checkpoint, are not 12 in one go"),
-    "momentum not saved": ("resume", "what differs is state.npz: w"),
-    "schedule restarted": ("resume", "what differs is state.npz: "),
+    "source ignored": ("resume", "6 steps and 6 more from the checkpoint differ from 12 in one trial"),
+    "momentum not saved": ("resume", "in one trial, in state.npz: w"),
+    "schedule restarted": ("resume", "in one trial, in state.npz: "),
     "step reset": ("steps", "after 12 steps in one trial state.npz: count is 12, and 6 after two trials"),
     "seed reused": ("random", "the same random numbers again"),
     "metric on old weights": ("weights", r"reported 3\.\d+, and measures 2\.\d+ on the checkpoint"),
@@ -70,9 +70,9 @@ MISTAKES = {
     "other name": ("objective", "reported 'los': should 'los' be 'loss'"),
     "old learning rate": (
         "lr",
-        r"lr from 0\.01 to 0\.0316 acts at a fresh start only: .* the old value, as state.npz: lr says",
+        r"lr from 0\.01 to 0\.0316 has an effect at a fresh start only: .* the old value, see state.npz: lr",
     ),
-    "old learning rate after one step": ("lr", "acts in the first step only"),
+    "old learning rate after one step": ("lr", "has an effect in the first step only"),
 }
 """The check that finds each, and what it says."""
 
@@ -166,7 +166,7 @@ def test_a_parameter_without_effect_is_not_said_to_be_a_mistake_of_any_kind(tmp_
     assert "FAIL" not in {one.verdict for one in told.values()}, told
     assert told["momentum"].verdict == "not known"
     begin, _, end = told["momentum"].text.partition(
-        ": no effect here; 6 steps from the same checkpoint leave the same, "
+        ": no effect here; 6 steps from the same checkpoint give the same result, "
     )
     assert (begin, end) == ("momentum from 0.45 to 0.675, 0.9, 0", "and so do those from a fresh start")
     check_facts(told["momentum"].change, "trial.params[", "momentum")

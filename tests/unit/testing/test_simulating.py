@@ -67,8 +67,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=match):
             simulate(study(tmp_path), **given)
 
-    refused("step_s or trial_s")
-    refused("in one way", step_s=1.0, trial_s=1.0)
+    refused("either step_s or trial_s")
+    refused("either step_s or trial_s", step_s=1.0, trial_s=1.0)
     refused("runs=0", trial_s=1.0, runs=0)
     refused("seed=-1", trial_s=1.0, seed=-1)
     refused("workers=0", trial_s=1.0, workers=0)

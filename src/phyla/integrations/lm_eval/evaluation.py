@@ -119,7 +119,7 @@ def _record(
             continue
         if evaluation.shard.count > 1:
             raise ConfigurationError(
-                f"{name!r} of {evaluation.task!r} is no mean over documents, so that the task cannot be split: "
+                f"{name!r} of {evaluation.task!r} is not a mean over documents, so the task cannot be split: "
                 "suite(..., shards=1)"
             )
         stderr = values.get(f"{metric}_stderr,{chosen}")

@@ -49,7 +49,7 @@ def suite(
         include_path: a directory of further tasks; in a TOML file it is relative to the file.
         apply_chat_template: whether prompts are made by the chat template of the tokenizer.
         shards: into how many parts the documents of a task are split over workers. Tasks stay whole whose examples
-            are drawn anew for each document, and those with a metric that is no mean over documents.
+            are drawn anew for each document, and those with a metric that is not a mean over documents.
         cluster: a field of the documents. Those that agree in it, such as questions on one text, are not
             independent, and comparisons take that into account.
         timeout_s: seconds that one attempt at an eval task may take.

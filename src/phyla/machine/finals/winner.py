@@ -47,7 +47,7 @@ class Standing:
         self._estimates, self._places = estimate_scores(reader.scores())
 
     def candidates(self, count: int) -> list[TrialRecord]:
-        """Return whom a final measures again; empty without a finite score on a checkpoint that is kept."""
+        """Return the candidates of a final; empty without a finite score on a checkpoint that is kept."""
         if self._luckiest is None:
             return []
         trials = {self._places[trial.id]: trial for trial in (*self._heads(), self._luckiest)}

@@ -73,7 +73,7 @@ _BUSY = {
     "40001": "another transaction changed the same rows",
     "40P01": "two transactions waited for each other",
     "55P03": f"another transaction held a row for {LOCK_TIMEOUT_S} s",
-    "25P03": f"this process stood still for {IDLE_TIMEOUT_S} s inside a transaction",
+    "25P03": f"this process was idle for {IDLE_TIMEOUT_S} s inside a transaction",
 }
 
 
@@ -195,8 +195,9 @@ class PostgresBackend(Backend):
 
     def study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         if lock in ("shared", "alone"):
-            # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
-            # own, so that the next one sees what was committed while this one waited.
+            # An advisory lock, because transactions that share a row lock overtake one that waits to be alone. It
+            # is a separate statement, so that the next one sees everything that was committed while this one
+            # waited.
             session.cursor.execute(_WAIT_TO_BE_ALONE if lock == "alone" else _WAIT_TO_SHARE, {"study": study})
         statement = _LOCKED_STUDY if lock in ("exclusive", "alone") else _STUDY
         row = session.row(statement, {"study": study})

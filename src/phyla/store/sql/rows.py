@@ -43,7 +43,7 @@ def _plain(value: object) -> Json:
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
-    raise TypeError(f"{type(value).__name__} {value!r} is no JSON")
+    raise TypeError(f"{type(value).__name__} {value!r} is not JSON")
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)

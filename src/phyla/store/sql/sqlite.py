@@ -242,7 +242,7 @@ class SqliteBackend(AnySqlite):
             paramstyle="named",
             **({"poolclass": sa.NullPool} if readable else {"max_overflow": -1}),
         )
-        # No listener may refer to this object: SQLAlchemy keeps what is in use for ever, listeners included.
+        # No listener may refer to this object: SQLAlchemy keeps everything in use forever, listeners included.
         if readable:
             sa.event.listen(engine, "do_connect", partial(_to_read, self._path))
         else:
@@ -331,7 +331,7 @@ _ADVICE: Mapping[int, str] = {
     # SQLite also reports this for an intact file if the disk failed while it was read.
     sqlite3.SQLITE_CORRUPT: "the disk failed, or the file is damaged: check the disk and run this again; if that "
     "does not help, copy the file away, then restore a backup or try sqlite3's .recover",
-    sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database: name another one",
 }
 
 

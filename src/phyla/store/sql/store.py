@@ -276,7 +276,7 @@ class SqlStore:
 
 
 IDLE_S = 2.0
-"""Commits are noticed, and so are waits of known length; asking without either only finds leases that expired."""
+"""Commits, and waits of known length, wake a worker; asking without either only finds expired leases."""
 
 
 @final

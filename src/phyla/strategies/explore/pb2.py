@@ -140,7 +140,7 @@ class PB2:
 @final
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What is modelled. Units are the numbers in [0, 1], then a code for each choice: places that are `APART`."""
+    """Modelled parameters. Units: numbers in [0, 1], then a code for each choice: places that are `APART`."""
 
     numbers: Mapping[str, Float | Int]
     choices: Mapping[str, Choice]
@@ -212,7 +212,7 @@ class _Row:
 
 
 def _row(trial: TrialRecord, known: Mapping[int, TrialRecord], history: History, inputs: _Inputs) -> _Row | None:
-    """Return a trial's row: its gain is over the trial whose weights it started from, also across a jump."""
+    """Return a trial's row: its gain is over the trial whose weights it started from, even across a jump."""
     if trial.kind is not JobKind.TRAIN or trial.parent is None or not inputs.names <= trial.params.keys():
         return None
     parent = known.get(trial.parent) or history.trial(trial.parent)

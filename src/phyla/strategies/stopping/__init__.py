@@ -1,4 +1,4 @@
-"""Stopping rules: whether a running trial, or the whole study, is worth going on with. One file a rule.
+"""Stopping rules: whether to continue a running trial, or the whole study. One file per rule.
 
 A new rule is a frozen dataclass that derives from `StoppingRule`; `divergence.py` is an example. `StopWith` takes
 a function instead.
@@ -90,7 +90,7 @@ class StoppingRule(Protocol):
 
     @property
     def pareto(self) -> bool:
-        """Whether it works without a single number that orders trials; what compares them at marks does not."""
+        """Whether it works without a single number that orders trials; no rule that has marks does."""
         return self.marks_every is None
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
@@ -117,7 +117,7 @@ def check_rule(rule: Any) -> None:
     missing = [name for name in ("judge", "ends", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
-        raise ConfigurationError(f"stopping={rule!r}: this is no stopping rule{why}; use e.g. Divergence()")
+        raise ConfigurationError(f"stopping={rule!r}: this is not a stopping rule{why}; use e.g. Divergence()")
     if rule.marks_every is not None:
         check_value(type(rule).__name__, "marks_every", rule.marks_every, 1)
     check_value(type(rule).__name__, "history", rule.history, 0)

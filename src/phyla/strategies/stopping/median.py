@@ -20,9 +20,9 @@ class MedianStopping(StoppingRule):
 
     Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`. A trial comes to a
     mark with its first report of the objective at or after it. Its best report so far is compared there with the
-    means of what the other trials reported, each from its own start up to the same mark. Strictly worse than their
-    median is stopped; at its end a trial is not stopped any more. nan and infinities are worse than everything. An
-    objective of several metrics is reported once all of them were, at the same step.
+    means of what the other trials reported, each from its own start up to the same mark. A trial strictly worse
+    than their median is stopped, but not at its end. nan and infinities are worse than everything. An objective of
+    several metrics counts as reported once all of them are, at the same step.
 
     Source: Golovin et al. 2017, section 3.2.2; the averages are those of single trials, not of whole runs.
 

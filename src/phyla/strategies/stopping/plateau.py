@@ -25,9 +25,10 @@ class Plateau(StoppingRule):
     """End the study when the best has not improved for a number of steps; trials that run then finish.
 
     A round is one trial of each member. The best score of each round of the last `steps` is compared with that of
-    each earlier one: the study is complete once they rise no more often than they fall. Luck lifts the best of
-    every round alike, so noisy scores neither end a study that improves nor keep one alive by a lucky score, as
-    they do where the best so far has to be beaten. An improvement that noise hides for all of `steps` is none.
+    each earlier one: the study is complete once they rise no more often than they fall. Noise raises the best of
+    every round alike, so it does not end a study that improves, and one lucky score does not prolong a study, as
+    it would if later scores had to beat the best so far. An improvement that noise hides for all of `steps` does
+    not count.
 
     Source: the statistic S of Mann 1945 and Kendall 1975, without its table: S <= 0 ends the study.
 

@@ -57,10 +57,10 @@ def attach(
     """Let this process, which you started, train trials of a study in its own code.
 
     Start as many such processes as you like, on any machines that see the store and the checkpoints. Given a
-    `Study`, the first of them creates it and the others find it; one that was stopped or has failed goes on. Each
-    leases a member, so there is no index to set. A thread renews the lease, and evaluates while there is nothing
-    to train. Attach once for each thread and each forked process that trains. Use it in a `with` statement: an
-    exception then fails the trial, as one in a training function does.
+    `Study`, the first of them creates it and the others find it; a stopped or failed study resumes. Each leases a
+    member, so there is no index to set. A thread renews the lease, and evaluates while there is nothing to train.
+    Attach once for each thread and each forked process that trains. Use it in a `with` statement: an exception
+    then fails the trial, as one in a training function does.
 
     Args:
         study: the study, whose `train` is not used; or the name of one that exists.
@@ -74,13 +74,15 @@ def attach(
         StudyNotFound: there is no study of that name.
         StudyChanged: the study has other settings than the one given; see `Study.change`.
         NotImportable: the study of that name uses functions of yours; pass the `Study`.
-        CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
-        ConfigurationError: an argument makes no sense.
+        CheckpointsAbsent: the directory of its checkpoints is missing, or is not its own.
+        ConfigurationError: an argument is invalid.
         StoreError: the database failed.
     """
     study_modules.only_when_run(study_modules.OwnLoop)
     if "train" not in check_kinds(kinds):
-        raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla worker")
+        raise ConfigurationError(
+            f"attach(kinds={kinds!r}): it has to train; start workers that only evaluate with: phyla worker"
+        )
     if isinstance(study, Study):
         if (home, storage, checkpoints) != (None, None, None):
             raise ConfigurationError(
@@ -108,8 +110,8 @@ def attach(
 class Attached:
     """A process that is attached to a study; see `attach`.
 
-    A worker in a thread of its own claims trials and hands them in. It hands each to the thread that asks for it
-    here, and waits until that is done with it.
+    A worker in its own thread claims trials and submits them. It passes each to the thread that asks for one here,
+    and waits until that thread has trained it.
     """
 
     def __init__(self, client: Client, rules: TrainRules, places: Places, kinds: Sequence[str]) -> None:
@@ -133,12 +135,13 @@ class Attached:
     def trials(self) -> Iterator[Trial]:
         """Iterate over trials to train, each as a training function gets it, until the study ends.
 
-        Going on to the next one completes a trial; what is in its `checkpoint_dir` is its checkpoint. Between two
-        trials this waits until a member may train. Leaving the loop gives the trial back. An exception that leaves
-        the `with` statement fails it.
+        Continuing with the next trial completes the current one; the contents of its `checkpoint_dir` are its
+        checkpoint. Between two trials this waits until a member may train. Leaving the loop returns the trial to
+        the queue. An exception that leaves the `with` statement fails it.
 
-        The first Ctrl-C or SIGTERM asks the trial to stop, as `steps()` and `should_stop` notice; what is not done
-        goes back to the queue. The next one interrupts it at once. This works in the main thread only.
+        The first Ctrl-C or SIGTERM asks the trial to stop: `steps()` ends, `should_stop` is true, and the
+        unfinished trial goes back to the queue. The next one interrupts it at once. This works in the main thread
+        only.
 
         Raises:
             NoFitness: the objective was not reported; the trial has failed.
@@ -176,7 +179,7 @@ class Attached:
         return Results(self._client.store, self._client.study(), self._places)
 
     def next_trial(self) -> Trial | None:
-        """Hand in the trial that this process has, and wait for the next; None when there is no more to do."""
+        """Submit the trial of this process, and wait for the next; None when there are no more."""
         self._refuse_others()
         trial, self._trial = self._trial, None
         if self._thread is None:
@@ -210,7 +213,7 @@ class Attached:
         self.close()
 
     def _refuse_others(self) -> None:
-        """Let one thread at a time use this: the call of another one would hand in a trial that is not done."""
+        """Let one thread at a time use this: a call by another thread would submit an unfinished trial."""
         me = threading.current_thread()
         if os.getpid() == self._pid:
             with self._lock:
@@ -300,7 +303,7 @@ class Attached:
             raise KeyboardInterrupt
 
     def _leave(self, error: Exception | None) -> None:
-        """Let go of the trial that this process has: fail it, or give it back."""
+        """Fail the trial of this process, or return it to the queue."""
         trial, self._trial = self._trial, None
         if self._thread is None or self._worker is None or os.getpid() != self._pid:
             return

@@ -78,7 +78,7 @@ class AttachedMember:
 
         Raises:
             ConfigurationError: the step is before the last one, or the checkpoint is not there.
-            NoFitness: the objective was not given up to the grid line; nothing was handed in.
+            NoFitness: the objective was not given up to the grid line; nothing was submitted.
             StudyChanged: the study was given other settings meanwhile; attach again.
             StudyFailed: the study stopped itself; the message says what to do.
             StateError: another thread or process uses this, or it was closed.

@@ -1,4 +1,4 @@
-"""Finds out by controlled experiments whether a training function does what populations need.
+"""Controlled experiments that show whether a training function does what populations need.
 
 What a running study shows by itself is in `phyla.study.results.findings`.
 """
@@ -36,8 +36,8 @@ def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[C
             0 runs all of them in this process.
 
     Raises:
-        ConfigurationError: an argument makes no sense, or the study has no training function.
-        NotImportable: a process could not find a function; the message shows the way out.
+        ConfigurationError: an argument is invalid, or the study has no training function.
+        NotImportable: a process could not find a function; the message says how to fix that.
     """
     return [*checks(study, steps=steps, workers=workers)]
 

@@ -169,7 +169,7 @@ def gap(value: Any, other: Any) -> float:
 
 
 def are(known: Any, value: Any) -> bool:
-    """Return whether a fact is a number, as precise as a file may have it."""
+    """Return whether a stored number equals a value, up to the precision of files."""
     numbers = isinstance(known, float) and isinstance(value, int | float)
     return numbers and bool(np.isclose(known, value, rtol=1e-6, atol=0.0))
 
@@ -191,10 +191,10 @@ def describe_contents(*known: tuple[Facts, Any]) -> str:
 
 
 def comparable_names(whole: Facts, half: Facts) -> list[str]:
-    """Return the names of what differs between two checkpoints: arrays, else numbers, else metrics, else digests.
+    """Return the names to compare between two checkpoints: of arrays, else numbers, else metrics, else digests.
 
-    Beside arrays, numbers are what frameworks note for themselves, and so they are beside files that change and
-    cannot be read. What grows while training goes on is a log. Where training adds files to a series, only the
+    Numbers are the framework's own records if there are also arrays, or unreadable files that change. A value
+    whose shape changes during training is a log, and is left out. If training adds files to a series, only the
     newest counts; shards and layers are the same files in both.
     """
     files = [{name.partition(": ")[0] for name in known} for known in (whole, half)]
@@ -208,7 +208,7 @@ def comparable_names(whole: Facts, half: Facts) -> list[str]:
 
 
 def _older(name: str, among: Container[str]) -> bool:
-    """Return whether it is in a file of one of these series, and a newer one is there."""
+    """Return whether a value is in a file of one of these series, which has a newer file."""
     file = name.partition(": ")[0]
     return series(file) != file and series(file) in among
 
@@ -228,7 +228,7 @@ def _shape(value: Any) -> Any:
 
 
 def lost_counters(whole: Facts, half: Facts, resumed: Facts) -> list[str]:
-    """Return the names of numbers that count steps, but not on from the checkpoint that training resumed from."""
+    """Return the names of step counters that do not continue from the checkpoint that training resumed from."""
     return [
         name
         for name, value in whole.items()

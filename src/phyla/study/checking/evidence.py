@@ -1,4 +1,4 @@
-"""What the experiments on one training function left, and what of it is equal."""
+"""The results of the experiments on one training function, and which of them are equal."""
 
 import inspect
 import math
@@ -16,19 +16,19 @@ from phyla.worker import Command
 SHARE = 1e-3
 """The smallest difference that counts, as a share of what training changes."""
 FAR = 10.0
-"""Differences this many times larger than noise, or than what other random numbers make, are no accident."""
+"""Differences this many times larger than noise, or than the effect of other random numbers, are not chance."""
 
 
 class Evidence:
-    """What trials left that differ in one thing each.
+    """The results of trials that differ in one setting each.
 
     Attributes:
         whole: 2k steps in one go.
         again: the same.
         half: k steps.
         resumed: k more from its checkpoint.
-        noise: how much equal trials differ, by the name of what they left.
-        why: why little can be told, if it cannot.
+        noise: how much equal trials differ, by the name of the value.
+        why: why few conclusions are possible; empty otherwise.
     """
 
     whole: Outcome
@@ -79,11 +79,11 @@ class Evidence:
         self.experiments.alone = self.experiments.workers > 0
 
     def onward(self, *lengths: int, **how: Any) -> Outcome:
-        """Train trials from the checkpoint that is half way."""
+        """Train trials from the checkpoint after half of the steps."""
         return self.run(*lengths, start=self.middle, **how)
 
     def differences(self, outcome: Outcome, whole: Outcome) -> list[str]:
-        """Return the names of what differs, by more than noise and by more than a share of what training moved."""
+        """Return the names of values that differ by more than noise and by a share of what training changed."""
         names = []
         for name, noise in self.noise.items():
             value = whole.facts[name]

@@ -135,8 +135,8 @@ class _Experiment:
 class Experiments:
     """Runs experiments; with `workers=1`, each in a fresh process, unless `together` ran it with others.
 
-    What is compared is read at once, and the experiment's home is deleted: what goes on from its checkpoint has a
-    copy of that, and nothing else.
+    The results are read at once, and the experiment's home is deleted. An experiment that continues from its
+    checkpoint gets a copy of that, and nothing else.
     """
 
     study: Study
@@ -310,8 +310,8 @@ def _overwritten(repository: LocalCheckpoints, names: Iterable[str]) -> list[str
             path = repository.path(name)
             manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
         except (OSError, CheckpointError):
-            # What it has now is no checkpoint any more.
-            changes.add("it is no checkpoint any more")
+            # The changed files are no longer a checkpoint.
+            changes.add("it is no longer a checkpoint")
             continue
         committed = {(file.path, file.digest) for file in manifest.files}
         changed = committed ^ {*zip((entry.relative for entry in entries), digests(entries), strict=True)}

@@ -163,7 +163,7 @@ def _noise_words(noise: Noise) -> str:
     if averaged > 1:
         text = f"{text}, and the mean of {averaged} reports by {_number(noise.remaining)}"
     if scores.unseeded:
-        text = f"{text}, also among trials with the same trial.seed"
+        text = f"{text}, even among trials with the same trial.seed"
     return text
 
 
@@ -211,7 +211,7 @@ def _advice(noise: Noise) -> Iterable[str]:
     elif steps is None:
         yield "make trials longer, or evaluate on many more samples"
     if noise.lucky and not selection.guarded:
-        yield "min_scores=2 lets no member donate after a single lucky score"
+        yield "with min_scores=2 no member donates after a single lucky score"
     if noise.lucky:
         yield "final=phyla.Final() measures the best candidates again at the end"
 

@@ -1,4 +1,4 @@
-"""What follows from the experiments on a training function."""
+"""The verdicts on a training function, from experiments."""
 
 import math
 import re
@@ -123,7 +123,7 @@ class Verdicts(Evidence):
             return Checked("objective", "ok", f"the suite {fitness.suite!r} gives the fitness")
         values = ", ".join(f"{name} {number(reported[name])}" for name in self.metrics)
         if not all(map(self.is_finite, (self.whole, self.again, self.half))):
-            text = f"with {params(self.params)} the objective is no finite number: {values}"
+            text = f"with {params(self.params)} the objective is not finite: {values}"
             outcomes = (self.run(self.steps, values=[values]) for values in self.first.values())
             if self.is_finite(self.half) or any(map(self.is_finite, outcomes)):
                 change = "narrow the space, or give it initial values that train well"
@@ -140,7 +140,7 @@ class Verdicts(Evidence):
         if facts.list_unread(whole.facts) != facts.list_unread(half.facts) and facts.only_metrics(names):
             text = f"trials of {k} and {2 * k} steps report the same, and phyla cannot read the checkpoint"
             return Checked("end", "not known", text)
-        text = f"training {2 * k} steps leaves the same as training {k}"
+        text = f"training {2 * k} steps gives the same result as training {k}"
         stepped: Any = whole.trained[-1].metrics
         acting = (
             self.changes(half, self.run(k, values=[values]), name, values) for name, values in self.first.items()
@@ -173,7 +173,7 @@ class Verdicts(Evidence):
             text = f"training with {params(self.params)} leads to nan or infinity in {join_names(bad)}"
             change = "narrow the space, or give it initial values that train well"
             return Checked("equal", "not known", text, change)
-        return Checked("equal", "ok", "two equal trials leave the same")
+        return Checked("equal", "ok", "two equal trials give the same result")
 
     def _not_resumed(self) -> Checked:
         if self.run(self.steps, self.steps).failed:
@@ -205,7 +205,7 @@ class Verdicts(Evidence):
         names = self.differences(resumed, whole)
         self.exact = not names
         if not names:
-            text = f"{k} steps, and {k} more from the checkpoint, leave the same as {2 * k} in one go"
+            text = f"{k} steps and {k} more from the checkpoint give the same result as {2 * k} in one trial"
             return Checked("resume", "ok", text)
         fresh = self.run(2 * k, copy=2)
         if self.differences(fresh, whole):
@@ -213,12 +213,14 @@ class Verdicts(Evidence):
             return Checked("resume", "not known", f"{text} in {join_names(self.differences(fresh, whole))}")
         chain = self.run(k, k)
         if not chain.failed and not self.differences(chain, whole):
-            text = "training resumes correctly only where more than the checkpoint remains of the first trial"
-            return Checked("complete", "FAIL", f"{text}; else what differs is {join_names(names)}", _ALL)
+            text = (
+                "training resumes correctly only if it also finds state of the first trial outside the checkpoint"
+            )
+            return Checked("complete", "FAIL", f"{text}; otherwise it differs in {join_names(names)}", _ALL)
         self.together([((k,), {"start": self.middle, "seed": seed}) for seed in (1, 2)])
         outcomes = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
         if UNEVEN in resumed.trained[-1].metrics and not self.changes(resumed, outcomes[1]):
-            # What is drawn in the first step may last for all of them, such as the order of the data.
+            # Random numbers of the first step, such as the order of the data, may last for all steps.
             outcomes = [self.onward(k, seed=seed, pinned=1) for seed in (0, 1, 2)]
         ratio = {}
         for name in names:
@@ -228,9 +230,7 @@ class Verdicts(Evidence):
             ratio[name] = apart / inside if 0 < inside < math.inf else math.inf
         worst = max(ratio.values())
         differing = join_names(sorted(names, key=lambda name: -ratio[name]))
-        text = (
-            f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {differing}"
-        )
+        text = f"{k} steps and {k} more from the checkpoint differ from {2 * k} in one trial, in {differing}"
         if worst > 3:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, self._advice())
         return Checked("resume", "ok", f"{text}; but random numbers from another seed differ as much")
@@ -279,9 +279,7 @@ class Verdicts(Evidence):
             if values is other_values[0] and self.changes(
                 base, self.onward(k, values=[values], copy=1), name, values
             ):
-                text = (
-                    f"{change} acts in a process that trained no other trial before; others keep the first value"
-                )
+                text = f"{change} works only in a fresh process; one that trained before keeps the first value"
                 return Checked(
                     "parameter", "FAIL", text, f"rebuild everything that depends on {name} in each trial"
                 )
@@ -295,47 +293,47 @@ class Verdicts(Evidence):
                 for key in moved
             ]
             if not brief.failed and all(mine <= 0.01 * theirs < math.inf for mine, theirs in gaps):
-                text = f"{change} acts in the first step only"
+                text = f"{change} has an effect in the first step only"
                 if old := self._came_back(name, values, varied):
-                    text = f"{text}; then training has the old value again, as {old} says"
+                    text = f"{text}; then training has the old value again, see {old}"
                     return Checked("parameter", "FAIL", text, _SET.format(name))
                 return Checked("parameter", "not known", text, f"see that it keeps its value: {_SET.format(name)}")
         return Checked("parameter", "ok", f"{change} changes the checkpoint")
 
     def _without_effect(self, name: str, other_values: Sequence[Mapping[str, Any]]) -> Checked:
-        """Describe the effect of a hyperparameter that has none from the checkpoint on."""
+        """Describe a hyperparameter that has no effect on training from the checkpoint."""
         k, tried = self.steps, join_names([_literal(values[name]) for values in other_values])
         change = f"{name} from {_literal(self.params[name])} to {tried}"
         if facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
         if name in self.half.unread and name in self.resumed.unread:
-            # What is read in some step, as at the end of an epoch, is read in longer trials.
+            # Training may read it only in some steps, such as at the end of an epoch; longer trials show that.
             text = f"{change} changes nothing: training does not read it in {2 * k} steps"
             return Checked("parameter", "warn", text, f"use trial.params[{name!r}], or leave it out of the space")
         self.together([((k,), {"values": [values]}) for values in other_values])
         acts = False
         for values in other_values:
             if old := self._came_back(name, values, self.onward(k, values=[values])):
-                text = "acts at a fresh start only: from a checkpoint, training has the old value, as"
-                text = f"{name} from {_literal(self.params[name])} to {_literal(values[name])} {text} {old} says"
+                text = "has an effect at a fresh start only: from a checkpoint, training has the old value, see"
+                text = f"{name} from {_literal(self.params[name])} to {_literal(values[name])} {text} {old}"
                 return Checked("parameter", "FAIL", text, _SET.format(name))
             fresh = self.run(k, values=[values])
             acts |= bool(fresh.trained and self.changes(self.half, fresh, name, values))
-        text = f"{change}: no effect here; {k} steps from the same checkpoint leave the same"
+        text = f"{change}: no effect here; {k} steps from the same checkpoint give the same result"
         if acts:
-            text = f"{text}, though it acts at a fresh start"
-            return Checked("parameter", "not known", text, f"if it should act there: {_SET.format(name)}")
+            text = f"{text}, but it has an effect at a fresh start"
+            return Checked("parameter", "not known", text, f"if it should have one here: {_SET.format(name)}")
         why = f"use trial.params[{name!r}] if training does not, or try more --steps"
         return Checked("parameter", "not known", f"{text}, and so do those from a fresh start", why)
 
     def _came_back(self, name: str, values: Mapping[str, Any], varied: Outcome) -> str:
-        """Return what in the checkpoint is the new value after a fresh start, and the old one after going on."""
+        """Return the name of a stored value that is new after a fresh start, but old after resuming."""
         fresh, old, new = self.run(self.steps, values=[values]), self.params[name], values[name]
         return facts.describe_contents((self.half.facts, old), (fresh.facts, new), (varied.facts, old))
 
     def _weights(self) -> Checked:
         if not self.metrics:
-            return Checked("weights", "ok", "the suite measures the weights that are saved")
+            return Checked("weights", "ok", "the suite measures the saved weights")
         reported, measured = self.values(self.resumed.trained[-1]), [*map(self.values, self.resumed.measured)]
         if len(measured) < 2 or not all(map(math.isfinite, measured[0])):
             return self._last_step()
@@ -347,7 +345,7 @@ class Verdicts(Evidence):
             text = f"{self.name} reported {_numbers(reported)}, and measures {_numbers(first)}"
             text = f"{text} on the checkpoint that it saved"
             return Checked("weights", "FAIL", text, _MEASURE)
-        return Checked("weights", "ok", "the objective is that of the weights that are saved")
+        return Checked("weights", "ok", "the objective belongs to the saved weights")
 
     def _last_step(self) -> Checked:
         """Where nothing is measured without training: look whether the last step changes the objective."""

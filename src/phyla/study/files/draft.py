@@ -34,7 +34,7 @@ ABSENT = {
     "{save_to}": ("output_dir", "says where to save a checkpoint"),
     "{end_step}": ("max_steps", "says until which step to train, counted from the very start"),
 }
-"""What a script cannot do without: a name that it may give it, and what it does."""
+"""Options that a script needs: a name that each may have, and its effect."""
 FIXED = r".*(seed|step|epoch|iter|worker|env|interval|freq|every|port|rank|gpu|version|patience|warmup).*"
 """Names of numbers that are no hyperparameters."""
 

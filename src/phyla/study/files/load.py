@@ -33,13 +33,13 @@ def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
 
     Args:
         path: a Python file, whose studies are in variables at its top level; or a TOML file, which has one study.
-        to_run: whether to refuse a file that trains in a loop of its own.
+        to_run: whether to reject a file that trains in its own loop.
 
     Returns:
         The studies, in order; none where the file defines only suites.
 
     Raises:
-        UsageError: there is no such file, or it makes no sense; the message names the place.
+        UsageError: there is no such file, or it is invalid; the message names the place.
     """
     file = Path(path)
     if file.suffix == ".toml":
@@ -74,7 +74,7 @@ def load_schedule(path: str | Path) -> "Schedule":
         raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(
-            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
+            f"{path} is not JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
         ) from error
     return Schedule.from_json(value)
 
@@ -87,7 +87,7 @@ def load_suites(text: str) -> tuple[Suite, ...]:
             them by variable or by name, or `file.toml`.
 
     Raises:
-        UsageError: there is no such file or suite, or it makes no sense; the message names the place.
+        UsageError: there is no such file or suite, or it is invalid; the message names the place.
     """
     if text.endswith(".toml"):
         from phyla.study.files.toml import read_suites

@@ -1,6 +1,6 @@
 """Studies and suites in TOML files, and the JSON Schema of a study file.
 
-What is wrong with a file is a `UsageError` that names the key.
+A mistake in a file raises a `UsageError` that names the key.
 """
 
 import tomllib
@@ -53,11 +53,11 @@ AGGREGATORS = "phyla.aggregators"
 HARNESS = "lm_eval"
 """The key with the tasks of a suite of lm-evaluation-harness."""
 STUDY_KEYS = ("command", "space")
-"""What a study file has, and no suite file."""
+"""Keys of a study file that a suite file does not have."""
 OUTPUTS = ("metrics", "tensorboard", "resources")
 """Settings of `Command` that are tables of their own."""
 OF_RUNS = ("command", "eval", "home", "storage", "checkpoints", "start_from", *OUTPUTS)
-"""What only means something where the study runs."""
+"""Keys that matter only where the study runs."""
 
 
 def read_studies(file: Path) -> list[Study]:

@@ -66,7 +66,7 @@ def look_at(name: str, places: Places) -> Belongings:
 def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     """Delete a study or a watched run: rows, checkpoints, snapshots, outputs, working directories and logs.
 
-    What is not phyla's stays: the checkpoints of a watched directory, and whatever else lies in its directories.
+    Files that are not phyla's stay: the checkpoints of a watched directory, and other files in its directories.
     The texts that are returned say what was left alone or could not be deleted, and why.
     """
     from phyla.watcher import lock

@@ -1,4 +1,4 @@
-"""What a study or a watched run takes on disk, by what keeps it."""
+"""The disk usage of a study or a watched run, by the reason for which files are kept."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -93,7 +93,7 @@ def _version(name: str) -> str:
 def _directory(about: str, path: Path) -> Iterator[DoctorFinding]:
     from phyla.system.file_systems import network_file_system
 
-    # What does not exist yet is made by the first run, inside the nearest directory that does.
+    # The first run creates a missing directory inside the nearest existing one.
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield _fail(
@@ -102,7 +102,7 @@ def _directory(about: str, path: Path) -> Iterator[DoctorFinding]:
             "make it writable, or choose another place with --home or PHYLA_HOME",
         )
         return
-    yield _ok(about, f"{path}{'' if existing == path else ' (made by the first run)'}")
+    yield _ok(about, f"{path}{'' if existing == path else ' (the first run creates it)'}")
     free = shutil.disk_usage(existing).free
     yield _warn_if(
         free < LITTLE_DISK_BYTES,
@@ -166,7 +166,7 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
         if file is not None:
             yield _ok("SQLite", sqlite3.sqlite_version)
             if not file.exists():
-                yield _ok("store", f"{file} does not exist yet; the first run makes it")
+                yield _ok("store", f"{file} does not exist yet; the first run creates it")
                 return
         if places.storage.startswith(SERVICES):
             store, schema = open_store(places.storage), ""
@@ -174,7 +174,7 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
         else:
             revision = schema_revision(places.storage)
             if revision is None:
-                yield _ok("store", "empty; the first run makes its tables")
+                yield _ok("store", "empty; the first run creates its tables")
                 return
             store, schema = open_store(places.storage), f", schema {revision}"
         known = store.studies()

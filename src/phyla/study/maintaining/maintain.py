@@ -1,6 +1,6 @@
 """Maintain a study from outside, and take back, remove or delete what earlier launches and studies left.
 
-Needs no training code. Whether others are at work is decided by leases and locks, never by host and pid.
+Needs no training code. Leases and locks, never host and pid, show whether other processes are at work.
 """
 
 import logging
@@ -115,7 +115,7 @@ class Maintenance:
         was = repository.ownership.adopt()
         if not restored:
             return was
-        # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
+        # Checkpoints that the store does not know keep the old id in their names; new ones get a new id.
         self._store.renew_identity()
         return self._take(root)
 

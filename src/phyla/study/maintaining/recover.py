@@ -1,4 +1,4 @@
-"""What a run takes up from those before it, and makes sure of at its end."""
+"""Recovery of the work of earlier runs, and checks at the end of a run."""
 
 import logging
 import re

@@ -30,7 +30,7 @@ class Prepared:
     """A study, not stored yet, that is ready to train something again, or on."""
 
     study: Study
-    notes: tuple[str, ...]  # What a person should know before.
+    notes: tuple[str, ...]  # to show before it runs
 
 
 def replay(
@@ -49,8 +49,8 @@ def replay(
     """Train the ancestry of a trial again, as one chain of trials in a new study.
 
     Hyperparameters, step boundaries and trial seeds are those of the original. A training function that depends
-    on nothing else (not on the trial's id, or on its member) leaves the same checkpoint, bit for bit. A replay
-    that was interrupted goes on where it was.
+    on nothing else (not on the trial's id, or on its member) leaves the same checkpoint, bit for bit. An
+    interrupted replay continues where it stopped.
 
     Source: Li et al. 2019, arXiv 1902.01894, section 3 (training replay).
 
@@ -98,7 +98,7 @@ def continue_training(
     storage: str | None = None,
     checkpoints: str | Path | None = None,
 ) -> Results:
-    """Train the best checkpoint on, with its last hyperparameters, in a new study.
+    """Continue to train the best checkpoint, with its last hyperparameters, in a new study.
 
     Trials are as long as those of the old study; the last one may be shorter. The new study has a seed of its own,
     so training sees other random numbers than the old one did.
@@ -106,9 +106,9 @@ def continue_training(
     Args:
         study: the study, whose functions are used; or its name, and then `train` is needed.
         steps: how many steps to train.
-        trial: id of the trial to go on from; by default the best one.
+        trial: id of the trial to continue; by default the best one.
         name: name of the new study; by default that of the old one with `-continued`.
-        workers: as for `replay`, and so are the others.
+        workers: as for `replay`, like the other arguments.
         train: the training function.
         setup: the setup function.
         home: where studies live, as for `Study`.
@@ -116,9 +116,9 @@ def continue_training(
         checkpoints: where the checkpoints are, as for `Study`.
 
     Raises:
-        StudyNotFound: there is no such study, or no trial to go on from.
+        StudyNotFound: there is no such study, or no trial to continue.
         ConfigurationError: `steps` is below 1, the checkpoint is gone, or there is no training function.
-        StudyChanged: a study of that name exists and goes on from elsewhere.
+        StudyChanged: a study of that name exists and continues another checkpoint.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
     steps = check_integer("steps", steps)
@@ -153,7 +153,8 @@ def prepare(
 ) -> Prepared:
     """Make the study of `replay`, or with `steps` of `continue_training`; nothing is stored before it runs.
 
-    Functions are those of `source`. A name that another study has is refused, while the same again is resumed.
+    Functions are those of `source`. The name of another study is rejected; the same replay or continuation is
+    resumed.
     """
     store, record = find_study(study, places)
     how_to_give = (

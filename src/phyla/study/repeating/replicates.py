@@ -30,7 +30,7 @@ def run_replicates(study: Study, count: int, workers: int = 0, **options: Any) -
         The results of the replicates; when one was stopped with `phyla stop`, up to that one.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
         StudyFailed: a replicate stopped itself; the ones after it were not run. The rest is as for `Study.run`.
     """
     done: list[Results] = []

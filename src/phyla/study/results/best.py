@@ -47,7 +47,7 @@ class BestCheckpoint:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is there; of an object store that is out of reach it is not known."""
+        """Whether its files are gone; False if an object store cannot be reached."""
         return self.location is None or not is_there(self.location)
 
 

@@ -145,7 +145,7 @@ def _points_left(facts: _Facts) -> Iterator[Finding]:
         yield Finding(
             kind="starting points",
             text=f"Space(initial=...) has {format_count(points, 'starting point')}, and the study "
-            f"{format_count(facts.members, 'member')}: the rest starts nothing. Leave it out, or have more "
+            f"{format_count(facts.members, 'member')}: the rest is unused. Leave it out, or use more "
             "members",
         )
 
@@ -196,7 +196,7 @@ def _scores_missing(facts: _Facts) -> Iterator[Finding]:
         yield Finding(
             kind="scores",
             text=f"no trial has a finite score: the scores of all {facts.completed} completed trials are "
-            f"{' or '.join(scores)}. Nothing could be selected. Look at what training reports",
+            f"{' or '.join(scores)}. Selection could not work. Check the values that training reports",
         )
 
 

@@ -357,7 +357,7 @@ class Results:
 
         if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
             raise UsageError(
-                f"study {baseline.name!r} is no baseline of {self.name!r}: it selects for "
+                f"study {baseline.name!r} cannot be a baseline of {self.name!r}: it selects for "
                 f"'{baseline.aim.description}', not '{self.aim.description}'"
             )
         pages, data = pages_of(self), self.data()

@@ -1,4 +1,4 @@
-"""The story of a trial: what happened to it, in order, from what the store holds."""
+"""The story of a trial: its events in order, from the store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

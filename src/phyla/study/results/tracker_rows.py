@@ -74,7 +74,7 @@ def tracked_trials(
 class Feed:
     """Yields the rows of a study that are new, from a position on; without one from its beginning.
 
-    Trials that failed or were stopped are left out, but for what was told while they ran.
+    Trials that failed or were stopped are left out, except for rows that were logged while they ran.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class Feed:
     def _rows(self, page: "Tracked", trial: TrialRecord, start: int) -> Iterator[Row]:
         """Yield the rows of a trial that are new: its hyperparameters, its reports, its fitness.
 
-        What an earlier attempt, or the trial that this one replaces, was told to have come to is not told again.
+        Progress that was logged for an earlier attempt, or for the trial that this one replaces, is not logged
+        again.
         """
         cursor = self._cursors.setdefault(trial.member, Cursor())
         if trial.id < cursor.trial:

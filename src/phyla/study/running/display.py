@@ -126,7 +126,7 @@ class StudyDisplay(Display):
         super().print(line, style)
 
     def _beats(self) -> None:
-        """Print a line from time to time where nothing else does, also while this process trains."""
+        """Print a line from time to time if nothing else does, even while this process trains."""
         while not self._ended.wait(max(0.01, self._spoke + QUIET_S - time.monotonic())):
             line, lags = f"still starting, for {duration(time.monotonic() - self._started)}", []
             with suppress(PhylaError):

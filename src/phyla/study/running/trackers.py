@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TrackerFeed:
     """Logs what is new in a study to one tracker; a file holds the position in the history.
 
-    What fails in the middle is told again from the last position that the file has. Of several processes of this
-    machine that run the study, one tells; when it ends, another one goes on.
+    After a failure, logging continues from the last position in the file. If several processes of this machine run
+    the study, one of them logs; when it ends, another one takes over.
     """
 
     def __init__(

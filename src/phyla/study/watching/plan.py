@@ -55,7 +55,7 @@ def plan(
 ) -> list[Planned]:
     """Return what `watch` with the same arguments would evaluate among the present checkpoints; changes nothing.
 
-    Checkpoints that were never seen count as new, also where their content turns out to be known.
+    Checkpoints that were never seen count as new, even if the ledger has results for their content.
     """
     from phyla.store import open_store
     from phyla.watcher import Following, get_format

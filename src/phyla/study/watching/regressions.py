@@ -38,7 +38,7 @@ class RegressionFeed:
 
     def _refresh(self) -> None:
         events = self._regressions.events()
-        # What was told is not taken back because one more result is to come.
+        # A reported regression is not withdrawn just because one more result is expected.
         news = unlike(events, self.events)
         self.events = [event for event in events if not event.data["provisional"] or event not in news]
 

@@ -67,11 +67,10 @@ def watch(
         storage: URL of the database, as for `Study`.
         checkpoints: where the checkpoints are, as for `Study`.
 
-    Returns:
-        How everything stands; `complete` tells whether nothing is missing.
+    Returns: The status of the runs; `complete` tells whether nothing is missing.
 
     Raises:
-        UsageError: an argument makes no sense, the run is followed elsewhere, or is another one.
+        UsageError: an argument is invalid, the run is followed elsewhere, or is another one.
         CheckpointError: there is no such bucket, or it cannot be listed now.
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it; watch again to resume.
@@ -117,7 +116,7 @@ def evaluate(
 
     They may be on any machine that sees the store and the files, and may be stopped at any time. They run the
     suites that are given here, never functions or commands that the store names; suites that differ from those of
-    a run are refused. The workers of a study are started with `Study.work`.
+    a run are rejected. The workers of a study are started with `Study.work`.
 
     Args:
         names: of the runs; without any, those whose suites are given as they are stored, and of these the ones

@@ -1,4 +1,4 @@
-"""What is known of libraries that write several files per checkpoint: names of parts, and what is written last."""
+"""Libraries that write several files per checkpoint: names of parts, and the file that is written last."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -82,7 +82,7 @@ class NewestWhole(NamedTuple):
     holds: bool
 
     def covers(self, name: str) -> bool:
-        """Return whether it speaks of checkpoints of such a name."""
+        """Return whether it applies to checkpoints with such a name."""
         return self.text.isdecimal() or pattern(self.text) == pattern(name)
 
 
@@ -112,7 +112,7 @@ class Layouts:
         self._closed = inside & _LAST.keys()
 
     def wrap(self, candidate: Candidate) -> Candidate:
-        """Return a candidate that is checked with what is known of the others."""
+        """Return a candidate whose check takes the other checkpoints into account."""
         return candidate._replace(check=partial(self._check, candidate))
 
     def _check(self, candidate: Candidate, root: Place, listed: Listing) -> Verdict:

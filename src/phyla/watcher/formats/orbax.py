@@ -30,7 +30,8 @@ class Orbax(CheckpointFormat):
     `commit_success.txt` is written last. `_CHECKPOINT_METADATA` gets the time of the commit before
     either (orbax-checkpoint 0.12, `path/atomicity.py`). So a directory is ready when it has one of
     the two signs and its arrays have their manifests; one with neither, of an old version, when it is quiet.
-    One with neither that changed after another directory got its sign is the rest of a deletion, and never ready.
+    A directory with neither sign that changed after another one got its sign is what a deletion left, and never
+    ready.
     """
 
     name: ClassVar[str] = "orbax"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import IO
 
 PICKLE_BYTES_AT_MOST = 2**24
-"""Of a description; a longer one takes too long to take apart, and is believed."""
+"""Size of the largest description that is parsed; a larger one would take too long, and is trusted."""
 
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
@@ -18,8 +18,9 @@ _REFERENCE = object()
 def _words(source: bytes | IO[bytes]) -> Iterator[object]:
     """Yield the values that a pickle mentions, in order: text, numbers, names, None for anything else.
 
-    `pickletools` raises `ValueError` for what is cut off or no pickle. A persistent id is `_REFERENCE`, right
-    after the words of its tuple; the name of a class as `module name`, in newer protocols after these two words.
+    `pickletools` raises `ValueError` for truncated data, and for data that is not a pickle. A persistent id is
+    `_REFERENCE`, right after the words of its tuple; the name of a class as `module name`, in newer protocols
+    after these two words.
     """
     memo: dict[object, object] = {}
     last: object = None
@@ -93,7 +94,7 @@ def numbers(source: bytes | IO[bytes]) -> dict[str, int]:
 
 
 def _take(stack: list[object], code: pickletools.OpcodeInfo) -> tuple[list[object], list[object]]:
-    """Take what an instruction takes from a stack: the values below its mark, or without one, and those above."""
+    """Pop the operands of an instruction: those below its mark, or all without a mark, and those above it."""
     wanted = code.stack_before
     if pickletools.markobject not in wanted:
         start = len(stack) - len(wanted)
@@ -109,7 +110,7 @@ def _take(stack: list[object], code: pickletools.OpcodeInfo) -> tuple[list[objec
 def _results(
     code: pickletools.OpcodeInfo, argument: object, below: list[object], above: list[object]
 ) -> list[object]:
-    """Return what an instruction leaves on a stack: dictionaries, text and integers, None for anything else."""
+    """Return the results of an instruction: dictionaries, text and integers, None for anything else."""
     match code.name:
         case "MARK":
             return [_MARK]

@@ -1,4 +1,4 @@
-"""Checkpoints whose names differ only in their numbers: what the earlier ones hold, a later one waits for."""
+"""Checkpoints whose names differ only in their numbers: a later one waits for all files of the earlier ones."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ _NUMBERED = re.compile(rf"{RANK.pattern}|\d+[-_]of[-_]\d+|__\d+(_\d+)?|states?_\
 """Numbers of ranks and shards, which a step leaves as they are."""
 _PIECE = re.compile(r"(?<![A-Za-z0-9])((?:rank|shard)[-_=.]?)\d+(?![0-9])", re.IGNORECASE)
 _COMPARED = 3
-"""How many neighbors count: one that its writer left unfinished, or another number of ranks, passes."""
+"""Neighbors to compare, so that a single unfinished one, or one with another number of ranks, does not matter."""
 _SLACK_NS = 60 * 10**9
 
 
@@ -53,7 +53,7 @@ class Siblings:
         self._rule = rule
 
     def wrapped(self) -> list[Candidate]:
-        """Return the candidates, each checked with what is known of the others."""
+        """Return the candidates; the check of each takes the others into account."""
         return [item._replace(check=partial(self._check, item.name, item.check)) for item in self._candidates]
 
     @cached_property

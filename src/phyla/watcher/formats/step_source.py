@@ -72,15 +72,17 @@ class StepFrom:
         if text.startswith("json:"):
             file, mark, keys = text.removeprefix("json:").partition("#")
             if not (file and mark and keys) or file.startswith("/") or ".." in file.split("/"):
-                how = "write json:FILE#KEY with a FILE in the checkpoint, as json:state.json#step"
+                how = "write json:FILE#KEY with a FILE in the checkpoint, such as json:state.json#step"
                 raise ConfigurationError(f"step {text!r}: {how}")
             return cls(file=file, keys=tuple(keys.split(".")))
         try:
             pattern = re.compile(text)
         except re.error as error:
-            raise ConfigurationError(f"step {text!r} is no regular expression: {error}") from error
+            raise ConfigurationError(f"step {text!r} is not a regular expression: {error}") from error
         if "step" not in pattern.groupindex:
-            raise ConfigurationError(f"step {text!r} has no group called step, as model_(?P<step>\\d+)\\.pt has")
+            raise ConfigurationError(
+                f"step {text!r} has no group called step; write one such as model_(?P<step>\\d+)\\.pt"
+            )
         return cls(pattern=pattern)
 
     def of_name(self, name: str) -> int | None:
@@ -130,7 +132,7 @@ class StepFrom:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**DIGITS_AT_MOST:
-            raise ValueError(f"{self.file} has {value!r} at {'.'.join(self.keys)}, which is no step")
+            raise ValueError(f"{self.file} has {value!r} at {'.'.join(self.keys)}, which is not a step")
         return value
 
 

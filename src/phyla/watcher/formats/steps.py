@@ -34,7 +34,7 @@ class Steps(CheckpointFormat):
         object.__setattr__(self, "templates", tuple(self.templates))
         if not self.templates or any(text.count(PLACE) != 1 or "/" in text for text in self.templates):
             raise ConfigurationError(
-                f"templates {self.templates!r}: write names with {PLACE} once and no slash, as ['params_{PLACE}']"
+                f"templates {self.templates!r}: write names with {PLACE} once and no slash: ['params_{PLACE}']"
             )
 
     @property

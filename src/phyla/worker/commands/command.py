@@ -69,7 +69,7 @@ class Command:
         arguments = self.arguments
         if isinstance(arguments, str) or not isinstance(arguments, Sequence) or not arguments:
             raise ConfigurationError(
-                f"Command({arguments!r}): give a list of strings, as ['python', 'train.py', '--lr', '{{lr}}'];"
+                f"Command({arguments!r}): give a list of strings, as in ['python', 'train.py', '--lr', '{{lr}}'];"
                 " no shell splits or runs it"
             )
         checked = tuple(map(placeholders.normalize, arguments))

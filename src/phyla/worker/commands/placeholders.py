@@ -97,7 +97,7 @@ def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space, mor
         if field.name not in known:
             hint = "" if nearest(field.name, known) else ". Write other braces twice"
             if field.name in MACHINES:
-                hint = ". It belongs to trials on several machines; give resources, as {'nodes': 4, 'gpus': 8}"
+                hint = ". It belongs to trials on several machines; give resources, as in {'nodes': 4, 'gpus': 8}"
             raise ConfigurationError(
                 f"Command(...): there is no placeholder {field}; {suggestion(field.name, known)}{hint}"
             )

@@ -1,18 +1,19 @@
 """Kills all processes that commands and workers started, wherever they went.
 
-Everything that a worker starts inherits a mark in its environment, also what leaves its process group or its
+Every process that a worker starts inherits a mark in its environment, even if it leaves the process group or the
 session: `LAUNCH:` for all workers of a launch, `LAUNCH:NUMBER:` for one, `LAUNCH:NUMBER:NUMBER:` for a command.
 Only Linux shows the environment of processes; elsewhere only the process group of a command is ended.
 
-A program, too, run by its path. It imports the standard library only, so it starts fast and is small.
+This module is also a program, run by its path. It imports the standard library only, so it starts fast and is
+small.
 
 `keeper.py MARK` waits in the background until its standard input is closed, which happens when a supervisor ends,
 however it ends; then it ends what carries the mark.
 
 `keeper.py MARK OUTPUT ARGUMENT...` runs a command, and ends all that it started when it ends or its worker does.
-On Linux it is a child subreaper: whatever loses its parent becomes its child, so nothing gets away, not even
-without the mark. It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its
-worker is gone) ends everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
+On Linux it is a child subreaper: orphaned processes become its children, so none escapes, even without the mark.
+It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its worker is gone) ends
+everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
 import atexit
@@ -121,7 +122,7 @@ def watch(mark: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Ignore the signals of batch systems; on Linux adopt what loses its parent."""
+    """Ignore the signals of batch systems; on Linux adopt orphaned processes."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -145,7 +146,7 @@ def keep(mark: str, output: int, arguments: list[str], more: "Mapping[str, str] 
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     parent = os.getppid()
     if sys.platform == "linux":
-        # It wakes up when its parent ends, who may not be the only one at the other end of its input.
+        # It wakes up when its parent ends, because other processes may keep its input open.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)
     try:
         child = os.posix_spawnp(

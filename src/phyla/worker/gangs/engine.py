@@ -73,7 +73,7 @@ def check_resources(resources: object, where: str) -> dict[str, int]:
         ConfigurationError: it is something else.
     """
     if not isinstance(resources, Mapping) or not set(resources) <= set(RESOURCES):
-        raise ConfigurationError(f"{where}: give the machines of a trial, as {{'nodes': 4, 'gpus': 8}}")
+        raise ConfigurationError(f"{where}: give the machines of a trial, as in {{'nodes': 4, 'gpus': 8}}")
     for name, least in zip(RESOURCES, (1, 0), strict=True):
         number = resources.get(name, least)
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
