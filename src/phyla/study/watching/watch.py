@@ -67,7 +67,8 @@ def watch(
         storage: URL of the database, as for `Study`.
         checkpoints: where the checkpoints are, as for `Study`.
 
-    Returns: The status of the runs; `complete` tells whether nothing is missing.
+    Returns:
+        The status of the runs; `complete` tells whether nothing is missing.
 
     Raises:
         UsageError: an argument is invalid, the run is followed elsewhere, or is another one.
