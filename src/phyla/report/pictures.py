@@ -6,7 +6,7 @@ A picture is as wide as its place, so lines are stretched and texts are not: lin
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, final
@@ -31,6 +31,12 @@ WIDE = 5
 """Ratio of losses from which their axis is logarithmic."""
 TICK = 7
 """Characters of a category on an axis."""
+DIGITS = 6
+"""The most digits of a number on an axis, for which there is room."""
+SMALLEST, LARGEST = 1e-300, 1e300
+"""Numbers outside of these are drawn as if they were these: beyond them, sums and powers are no numbers."""
+FAR = 1e4
+"""Lengths of an axis beyond which nothing is drawn: browsers do not read larger numbers."""
 
 Points: TypeAlias = Sequence[tuple[float, float]]
 
@@ -48,12 +54,14 @@ class Scale(NamedTuple):
         """Return the scale of some values, with a margin; equal values are in the middle."""
         known = [_log(value, log) for value in values]
         low, high = (min(known), max(known)) if known else (0.0, 1.0)
-        edge = margin * (high - low) if high > low else abs(low) * 0.05 or 1.0
+        edge = margin * (high - low) if high - low > SMALLEST else abs(low) * 0.05
+        edge = min(edge, 5.0) if log else edge  # so that the ends are numbers, too
+        edge = edge if edge > SMALLEST else 1.0
         return cls(low - edge, high + edge, log)
 
     def at(self, value: float) -> float:
         """Return where a value is: 0 at the low end, 1 at the high one."""
-        return (_log(value, self.log) - self.low) / (self.high - self.low)
+        return max(-FAR, min(FAR, (_log(value, self.log) - self.low) / (self.high - self.low)))
 
     def ticks(self, most: int) -> list[float]:
         """Return up to `most` round values on it."""
@@ -73,13 +81,30 @@ class Scale(NamedTuple):
                 return [step * place for place in range(first, last + 1)]
         return []
 
+    def labels(self, most: int, digits: int = 4) -> list[tuple[float, str]]:
+        """Return up to `most` round values on it, and their texts."""
+        return _tell_apart(self.ticks(most), number, digits)
+
+
+def _tell_apart(
+    values: Sequence[float], text_of: Callable[[float, int], str], digits: int = 4
+) -> list[tuple[float, str]]:
+    """Return values with their texts, which have more digits where they would be equal."""
+    texts: list[str] = []
+    for enough in range(digits, DIGITS + 1):
+        texts = [text_of(value, enough) for value in values]
+        if len(set(texts)) == len(values):
+            break
+    return [*zip(values, texts, strict=True)]
+
 
 def _decades(span: float) -> range:
     return range(math.floor(math.log10(span)) - 2, math.floor(math.log10(span)) + 2)
 
 
 def _log(value: float, log: bool) -> float:
-    return math.log10(value) if log else float(value)
+    inside = max(SMALLEST if log else -LARGEST, min(LARGEST, value))
+    return math.log10(inside) if log else float(inside)
 
 
 @final
@@ -123,19 +148,19 @@ def _tick(place: float, text: str) -> str:
 
 def _steps_axis(x: Scale, most: int) -> str:
     labels: list[str] = []
-    for value in x.ticks(most):
-        place, text = x.at(value), _steps(value)
+    for value, text in _tell_apart(x.ticks(most), _steps):
+        place = x.at(value)
         anchor = "start" if place < 0.06 else "end" if place > 0.92 else "middle"
         text += "" if labels or most < 5 else " steps"
         labels.append(f'<text x="{100 * place:.1f}%" y="12" text-anchor="{anchor}">{text}</text>')
     return f'<svg class="axis" aria-hidden="true">{"".join(labels)}</svg>'
 
 
-def _steps(value: float) -> str:
+def _steps(value: float, digits: int) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{number(value / size)}{unit}"
-    return number(value)
+            return f"{number(value / size, digits)}{unit}"
+    return number(value, digits)
 
 
 def spark(values: Sequence[float], words: str) -> str:
@@ -229,8 +254,8 @@ def score_picture(tree: Genealogy, aim: Aim, whole: str) -> Picture:
     lead = f"{what}, at step {number(_end(trial))}, by member {trial.member}"
     copies = format_count(len(tree.copies), "copy", "copies")
     look = "many" if len(tree.lines) > NAMED else ""
-    ticks = [(tick, number(tick)) for tick in canvas.y.ticks(5)]
-    plot = canvas.plot("", f"{lead}; {whole}, {copies} of weights", ticks, look)
+    words = f"{lead}; {whole}, {copies} of weights"
+    plot = canvas.plot("", words, canvas.y.labels(5), look)
     keys = [("best", "ancestors of the best"), ("member", whole)]
     keys += [("copy", copies), ("ended", "given up")] if tree.copies else []
     return Picture("score", title, lead, keys, [plot], "progress")
@@ -307,7 +332,7 @@ def _schedule(tree: Genealogy, param: Hyperparameter, path: Sequence[TrialRecord
 
 def _value_ticks(y: Scale, param: Hyperparameter) -> list[tuple[float, str]]:
     if param.categories is None:
-        return [(tick, number(tick, 3)) for tick in y.ticks(3)]
+        return y.labels(3, 3)
     places = [at for at in range(len(param.categories)) if 0 <= y.at(at) <= 1]
     places = places if len(places) <= PANELS else style.pick_evenly(places, 3)
     return [(at, short(number(param.categories[at], 3), TICK)) for at in places]
@@ -370,7 +395,7 @@ def _suite(
         estimate = best.values[_metric(suite, best)]
         label += f" {format_estimate(estimate.value, estimate.stderr)} at step {number(best.seen.step)}"
     words = f"{label}, {format_count(len(messages), 'regression')}"
-    return canvas.plot(label, words, [(tick, number(tick)) for tick in canvas.y.ticks(5)])
+    return canvas.plot(label, words, canvas.y.labels(5))
 
 
 def _metric(suite: SuiteOutline, row: GroupValues) -> str:

@@ -15,7 +15,7 @@ from phyla.formatting import score
 from phyla.pages import Picture, Plot, Span, Table
 from phyla.records import Aim, JobState, Maximize, StudyRecord, TrialRecord
 from phyla.report import pictures
-from phyla.report.pictures import Genealogy, Scale, schedule_picture, score_picture, spark
+from phyla.report.pictures import Canvas, Genealogy, Scale, schedule_picture, score_picture, spark
 from phyla.store import open_store
 from phyla.study.results import course
 from phyla.study.results.pages.evaluations import run_page
@@ -207,6 +207,47 @@ def test_ticks_are_round(values: list[float], log: bool, ticks: list[float]) -> 
     most = 4 if len(ticks) > 3 else 3
     assert scale.ticks(most) == pytest.approx(ticks)
     assert all(0 < scale.at(value) < 1 for value in values)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(5e-324, 1e-322), (5e-324, 1.7e308), (-1.7e308, 1.7e308), (1.7e308, 1.7e308), (0.0, 5e-324), (1.0, 1.7e308)],
+)
+def test_scores_at_the_ends_of_the_range_of_numbers_are_drawn(low: float, high: float, maximize: bool) -> None:
+    scores = [low, *[high] * 30, low]
+    trials = [trial(1 + at, at, fitness) for at, fitness in enumerate(scores)]
+    tree, names = Genealogy(trials, [1]), [f"p{at}" for at in range(2)]
+    tree.trials = {key: replace(one, params=dict.fromkeys(names, one.fitness)) for key, one in tree.trials.items()}
+    assert low == high or spark([low, high], "")
+    for picture in (drawn(trials, [1], replace(AIM, maximize=maximize)), schedule_picture(tree, study(()))):
+        for plot in picture.plots:
+            ElementTree.fromstring(f"<div>{plot.svg}</div>")
+        for path, _ in [mark for look in ("member", "best", "winner") for mark in paths(picture, look)]:
+            assert re.fullmatch(r"(M|L|h0|-?[0-9]{1,8}| )+", path), path
+
+
+def test_a_line_to_a_score_far_outside_of_the_axis_has_places_that_browsers_read() -> None:
+    trials = [trial(1 + at, at, float(at)) for at in range(100)]
+    trials.append(trial(200, 0, -1e300, trials[0]))
+    lines = " ".join(path for path, _ in paths(drawn(trials, [100]), "member"))
+    assert max(y for _, y in places(lines)) > 1000
+    assert max(map(len, re.findall("[0-9]+", lines))) < 9
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.99991, 0.99994], ["0.99992", "0.99994"]),
+        ([1234.51, 1234.64], ["1234.55", "1234.6"]),
+        ([0.1, 0.2], ["0.1", "0.15", "0.2"]),
+    ],
+)
+def test_labels_of_an_axis_differ(values: list[float], texts: list[str]) -> None:
+    assert [text for _, text in Scale.of(values).labels(3)] == texts
+    steps = Canvas(Scale.of([1_000_000.0, 1_000_200.0]), Scale.of([0.0])).plot("", "", ()).svg
+    labels = re.findall(r'y="12" [^>]*>([^<]+)<', steps)
+    assert len(set(labels)) == len(labels) > 1
 
 
 def test_a_spark_has_the_finite_values_and_says_them() -> None:
