@@ -276,6 +276,7 @@ def test_no_colour_and_no_block_characters(study: phyla.Study, monkeypatch: pyte
 def test_values_are_bars_from_low_to_high() -> None:
     assert spark([0.0, 1.0, 2.0, 4.0], "_-#") == "__-#"
     assert spark([3.0, 3.0], "_-#") == "__"
+    assert spark([-1.7e308, 1.7e308], "_-#") == "_#"
 
 
 def test_without_a_terminal_lines_keep_coming(

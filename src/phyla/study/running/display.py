@@ -208,8 +208,9 @@ def sparks(results: "Results", board: Console) -> list[str]:
 
 def spark(values: Sequence[float], bars: str) -> str:
     """Return values as one bar each."""
-    low, high = min(values), max(values)
-    return "".join(bars[round((value - low) / ((high - low) or 1.0) * (len(bars) - 1))] for value in values)
+    halves = [value / 2 for value in values]  # whose differences are numbers, however large they are
+    low, high = min(halves), max(halves)
+    return "".join(bars[round((half - low) / ((high - low) or 1.0) * (len(bars) - 1))] for half in halves)
 
 
 def choose_members(progress: "Progress", room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
