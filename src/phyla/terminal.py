@@ -154,7 +154,10 @@ class Display:
             if self.live is None:
                 show(line, file=self._stream, flush=True)
             else:
-                self.live.console.print(Text(line, style=style), soft_wrap=True)
+                # The terminal folds this line. `soft_wrap=True` would also leave lines of the drawing to it, whose
+                # height would then be larger than the one by which the cursor moves up.
+                text = Text(line, style=style, no_wrap=True, overflow="ignore")
+                self.live.console.print(Group(text), crop=False)
 
     def interrupted(self) -> None:
         """Show that the run is stopping; called inside a signal handler, where drawing is not safe."""

@@ -1,5 +1,6 @@
 """What is shown while a study runs, on terminals of any width and without one."""
 
+import codecs
 import errno
 import os
 import pty
@@ -149,6 +150,13 @@ def test_the_best_fitness_stands_beside_the_member_that_had_it(capsys: pytest.Ca
     assert "-0.0154" not in rows[1]
 
 
+def test_on_a_narrow_terminal_the_numbers_of_members_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    one = member(0, -9.82619)
+    Console(width=40).print(live.members_rows(progress((one,)), (one,), 40))
+    assert "-9.82619" in (shown := capsys.readouterr().out)
+    assert "…" not in shown
+
+
 def test_time_left_follows_the_pace() -> None:
     many = progress(tuple(member(index, 0.0) for index in range(10)))
     assert (many.spent_steps, many.total_steps) == (100, 1000)
@@ -206,8 +214,9 @@ class Screen:
         self._reader.start()
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in two chunks
         while chunk := self._chunk():
-            self.written += chunk.decode()
+            self.written += decoder.decode(chunk)
 
     def _chunk(self) -> bytes:
         try:
@@ -258,6 +267,25 @@ def test_one_screen_shows_how_it_goes(
     assert ("hyperparameters" in shown) == (width >= 80)
     assert ("last decision" in shown) == (width >= 120)
     assert len(held) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_what_is_drawn_stays_within_the_terminal_when_a_longer_line_is_printed_above(
+    study: phyla.Study, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, words = Screen(width, 40, "utf-8", monkeypatch), " ".join(["word"] * 100)
+    with StudyDisplay("shown") as display:
+        for _ in range(3):
+            train_round(study)
+        display.progressed(study.results())
+        assert display.live is not None
+        display.live.refresh()
+        display.print(words)
+    lines = screen.lines()
+    assert words in lines, "as it was written, for the terminal to fold"
+    written = re.split(r"(?:\x1b\[[0-9;?]*[A-Za-z]|\r|\n)+", screen.written)
+    assert "took over" in " ".join(" ".join(written).split())
+    assert [line for line in written if len(line) > width] == [words]
 
 
 def test_no_colour_and_no_block_characters(study: phyla.Study, monkeypatch: pytest.MonkeyPatch) -> None:

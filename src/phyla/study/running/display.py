@@ -41,8 +41,9 @@ SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
 """Bars from low to high, and their substitutes in encodings that lack them."""
 BAR, LEAST_BAR = 30, 8
 """Columns of the progress bar, and where the terminal is narrow."""
-NARROW, WIDE = 70, 120
-"""Columns below which a table of members omits hyperparameters, and from which it includes decisions."""
+NARROWEST, NARROW, WIDE = 50, 70, 120
+"""Columns below which a table of members omits the best score, or hyperparameters, and from which it includes
+decisions."""
 STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
 
 
@@ -239,6 +240,8 @@ def draw_study(
 def members_rows(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
     """Return a table of members, with fewer columns where the terminal is narrow."""
     content = members_table(progress, members)
-    columns = [0, 1, 3, 4, 5] if width < NARROW else range(7 if width < WIDE else 8)
+    columns: Sequence[int] = range(7 if width < WIDE else 8)
+    if width < NARROW:
+        columns = [0, 1, 3, 5] if width < NARROWEST else [0, 1, 3, 4, 5]
     rows = [[row[column] for column in columns] for row in content.texts]
     return table([content.columns[column] for column in columns], rows, map(LOOKS.get, content.looks))
