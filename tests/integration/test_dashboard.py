@@ -1,8 +1,11 @@
 """The dashboard in a real browser, and what it refuses over plain HTTP."""
 
+import gzip
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +24,7 @@ from phyla import plugins
 from phyla.controller import StudyRecords
 from phyla.dashboard import dashboard_of
 from phyla.records import JobState, Role
+from phyla.report.page import PLOTLY
 from phyla.service.tokens import create
 from phyla.store import open_store
 from phyla.study import Places, Results, load_study
@@ -259,6 +263,8 @@ def test_without_tokens_this_machine_reads_and_nobody_changes_anything(places: P
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self';" in policy
+        (exponent,) = set(re.findall('sup:"(font[^"]+)"', gzip.decompress(PLOTLY.read_bytes()).decode()))
+        assert f"'sha256-{b64encode(sha256(exponent.encode()).digest()).decode()}'" in policy
         assert "<script>" not in answer.text
         assert "style=" not in answer.text
         assert answer.headers["cache-control"] == "no-store"

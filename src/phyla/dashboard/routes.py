@@ -33,12 +33,14 @@ LOOK_S = 10.0
 """Interval at which a page refreshes without events."""
 SHARE = 100
 """Refreshing a page takes at most 1 / SHARE of the time."""
-# Plotly makes an empty style element and empty style attributes, and one attribute for the pixels of a heat map.
-EMPTY, PIXELS = (
+# Plotly makes an empty style element and empty style attributes, one for the pixels of a heat map, and one for the
+# exponents of powers of ten.
+EMPTY, PIXELS, EXPONENTS = (
     "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
     "sha256-AR/cKIZjWPcPmBUPDA6oti9XBiTbJvz0Cro2J1VzzS8=",
+    "sha256-S+l+cz1wXqs2B0FcjqqT7NvjwGmhD1UjJswXjlSkj0s=",
 )
-STYLES = f"'self' 'unsafe-hashes' '{EMPTY}' '{PIXELS}'"
+STYLES = f"'self' 'unsafe-hashes' '{EMPTY}' '{PIXELS}' '{EXPONENTS}'"
 POLICY = f"default-src 'none'; script-src 'self'; style-src {STYLES}; img-src 'self' data:; connect-src 'self'"
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",

@@ -71,7 +71,7 @@ class Scale(NamedTuple):
             values = [
                 digit * 10.0**decade for decade in range(decades.start - 1, decades.stop) for digit in digits
             ]
-            inside = [value for value in values if 0 <= self.at(value) <= 1]
+            inside = [value for value in values if SMALLEST <= value <= LARGEST and 0 <= self.at(value) <= 1]
             if len(inside) > 1:
                 return style.pick_evenly(inside, most)
             return Scale(10**self.low, 10**self.high).ticks(most)
