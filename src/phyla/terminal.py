@@ -52,7 +52,10 @@ class _Visible(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+            text = visible(segment.text)
+            # An encoding without an ellipsis would write one as six characters.
+            text = text.replace("…", "~") if self.options.ascii_only else text
+            yield segment if segment.control else Segment(text, segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; in a file or a pipe without trailing blanks."""

@@ -116,3 +116,16 @@ def test_every_command_prints_through_the_one_place() -> None:
         text = file.read_text()
         if " print(" in text and file.name != "output.py":
             check_facts(text, "phyla.terminal")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_table_is_as_wide_as_the_screen_in_any_encoding(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    place = tmp_path / "out.txt"
+    with place.open("w", encoding=encoding, errors="backslashreplace") as out:
+        console(out).print(table(["member", "~hyperparameters"], [[1, "word " * 30]]))
+    *_, row = place.read_text(encoding).splitlines()
+    assert len(row) == 40
+    assert row[-1] == ("…" if encoding == "utf-8" else "~")
