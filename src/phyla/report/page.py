@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from phyla.formatting import moment, short
 from phyla.pages import Page, Section, Table
+from phyla.terminal import visible
 
 if TYPE_CHECKING:
     import jinja2
@@ -67,6 +68,8 @@ def environment(*packages: str) -> "jinja2.Environment":
     templates = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in (*packages, "phyla.report")]),
         autoescape=True,
+        # As on a terminal: a character that reverses the direction of text would turn around what follows it.
+        finalize=lambda value: visible(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

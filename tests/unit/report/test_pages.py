@@ -236,3 +236,12 @@ def test_a_run_that_has_seen_nothing_has_a_page_and_names_are_no_markup(tmp_path
 def test_a_figure_without_data_says_why() -> None:
     found = [one for one in study_sections(empty()) if isinstance(one, Drawing)]
     assert [(one.figure, one.lead[:3]) for one in found] == [(None, "No ")] * 6
+
+
+def test_no_character_turns_around_the_text_that_follows_it(tmp_path: Path) -> None:
+    table = Table(name="odd", title="\u202etitle", lead="\u2066lead", columns=["שלום"], rows=[["\u202ecell 0.1"]])
+    page = Page(study="s", title="\u202es", messages=["\u202e6.5"], sections=[table])
+    text = write_pages(tmp_path / "report.html", [page], [], 0.0).read_text(encoding="utf-8")
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", parts(text))
+    assert PageText(text).text.count("\\u202e") >= 4
+    assert "שלום" in text
