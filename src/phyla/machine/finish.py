@@ -235,9 +235,10 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     commands: list[Command] = [Update(failed), Update(changed)]
     in_a_row = view.broken_in_a_row() + 1
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
+        last = f"trial {trial.id} of member {trial.member}"
+        what = f"{in_a_row} trials in a row failed, the last one ({last})" if in_a_row > 1 else f"{last} failed"
         message = (
-            f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
-            f"{summarize_error(error)}. "
+            f"{what} with: {summarize_error(error)}. "
             "Completed trials are kept; the training of failed ones is lost. Fix the error, then run the study "
             "again."
         )
