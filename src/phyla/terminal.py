@@ -51,11 +51,10 @@ class _Visible(Console):
     """Escapes control characters in texts; markup and emoji codes are not interpreted."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        options = options or self.options
+        cut = "~" if options.ascii_only else "…"  # which the encoding would write as six characters
         for segment in super().render(renderable, options):
-            text = visible(segment.text)
-            # An encoding without an ellipsis would write one as six characters.
-            text = text.replace("…", "~") if self.options.ascii_only else text
-            yield segment if segment.control else Segment(text, segment.style)
+            yield segment if segment.control else Segment(visible(segment.text).replace("…", cut), segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; in a file or a pipe without trailing blanks."""
