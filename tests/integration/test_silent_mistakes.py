@@ -158,6 +158,9 @@ MISTAKES = {
         'json.loads((trial.source.path / "w.json").read_text()) if trial.source else 0', "trial.id"
     ),
     "train() never read the hyperparameter 'momentum'": GOOD.replace(' + trial.params["momentum"]', ""),
+    "train() never read the hyperparameters 'lr', 'momentum'": GOOD.replace(
+        'trial.params["lr"] + trial.params["momentum"]', "1 / trial.id"
+    ),
     "every checkpoint equals its parent's byte for byte": GOOD.replace("json.dumps(steps)", "'0'"),
     "no trial has a finite score: the scores of all 16 completed trials are nan": GOOD.replace(
         "score=steps", "score=math.nan"

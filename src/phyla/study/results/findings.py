@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast, final
 
-from phyla.formatting import format_count
+from phyla.formatting import format_count, join_names
 from phyla.machine import SAME_SAMPLES, Reader
 from phyla.records import EvalEvent, JobKind, JobState, StudyRecord, StudyState, TrialRecord
 from phyla.validation import suggestion
@@ -127,16 +127,21 @@ def _parameters_unread(facts: _Facts) -> Iterator[Finding]:
     for trial, noticed in facts.noticed:
         for name in trial.params:
             unread[name] = unread.get(name, True) and name in noticed.get("unread", ())
-    for name in (name for name, never in unread.items() if never):
-        yield Finding(
-            kind="parameter",
-            text=f"the command has no {{{name}}}: the values of this hyperparameter change nothing. Pass it to "
-            "the script, or leave it out of the space"
-            if facts.command
-            else f"{facts.trainer} never read the hyperparameter {name!r}: its values change nothing. Read "
-            f"trial.params[{name!r}], or leave it out of the space",
-            about=name,
-        )
+    names = [name for name, never in unread.items() if never]
+    if not names:
+        return
+    one = len(names) == 1
+    if facts.command:
+        fields = join_names([f"{{{name}}}" for name in names])
+        whose = "this hyperparameter" if one else "these hyperparameters"
+        text = f"the command has no {fields}: the values of {whose} change nothing. Pass "
+        text += "it to the script, or leave it" if one else "them to the script, or leave them"
+    else:
+        what = "hyperparameter" if one else "hyperparameters"
+        text = f"{facts.trainer} never read the {what} {join_names([*map(repr, names)])}: "
+        text += "its values change nothing. Read " if one else "their values change nothing. Read "
+        text += f"trial.params[{names[0]!r}], or leave it" if one else "them from trial.params, or leave them"
+    yield Finding(kind="parameter", text=f"{text} out of the space")
 
 
 def _points_left(facts: _Facts) -> Iterator[Finding]:
