@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from phyla.formatting import number, score, short
 from phyla.records import Checkpoint, JobState, TrialRecord, escape_name, summarize_error
 from phyla.strategies import describe
+from phyla.terminal import visible
 
 PARAMS_SHOWN = 12
 """Hyperparameters that a tooltip shows."""
@@ -25,7 +26,12 @@ def moment(seconds: float) -> datetime:
 
 def plain(text: str, limit: int | None = None) -> str:
     """Return a text, cut to a length, with the HTML escaped that Plotly interprets in labels."""
-    return html.escape(text if limit is None else short(text, limit), quote=False)
+    return escape(text if limit is None else short(text, limit), quote=False)
+
+
+def escape(text: str, *, quote: bool = True) -> str:
+    """Return text as HTML, with what would turn around the text that follows it written out, as on a terminal."""
+    return html.escape(visible(text), quote=quote)
 
 
 def text(markup: str) -> str:

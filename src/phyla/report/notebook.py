@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from phyla.report import formatting
+from phyla.report.formatting import escape
+from phyla.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,9 +18,9 @@ STYLE = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
 
 def summary(title: str, *tables: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return tables, given as rows of text, as plain text and as equivalent HTML."""
-    plain, page = [title], [f"<strong>{escape(title)}</strong>"]
+    plain, page = [visible(title)], [f"<strong>{escape(title)}</strong>"]
     for rows in tables:
-        plain += ["  ".join(row) for row in rows]
+        plain += [visible("  ".join(row)) for row in rows]
         cells = ("".join(f"<td {STYLE}>{escape(cell)}</td>" for cell in row) for row in rows)
         page.append(f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>")
     return {"text/plain": "\n".join(plain), "text/html": "".join(page)}

@@ -7,7 +7,6 @@ A picture is as wide as its place, so lines are stretched and texts are not: lin
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, final
 
@@ -18,6 +17,7 @@ from phyla.records import Aim, EvalEvent, StudyRecord, TrialRecord
 from phyla.report import style
 from phyla.report.columns import finite_fitness, trained
 from phyla.report.data import Hyperparameter, hyperparameters
+from phyla.report.formatting import escape
 
 SIZE = 1000
 """Units of a plot in each direction."""

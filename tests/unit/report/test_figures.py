@@ -1,5 +1,6 @@
 """The data that the figures of a study show."""
 
+import json
 import math
 import subprocess
 import sys
@@ -78,6 +79,15 @@ def test_plotly_is_imported_only_when_something_is_drawn() -> None:
 
 
 # Is it working?
+
+
+@pytest.mark.parametrize("name", STUDY_FIGURES)
+def test_names_turn_nothing_around(name: str) -> None:
+    data = simulated(members=4, generations=6)
+    aim = replace(data.aim, name="\u202eerocs")
+    odd = changed(replace(data, aim=aim), lambda trial: {"params": {**trial.params, "\u2066lr": "\u202ex"}})
+    drawn = json.loads(STUDY_FIGURES[name](odd).to_json() or "")
+    assert not {"\u202e", "\u2066"} & {*json.dumps(drawn, ensure_ascii=False)}
 
 
 def test_progress_has_the_quantiles_of_the_members_that_came_so_far() -> None:

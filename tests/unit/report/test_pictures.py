@@ -184,6 +184,15 @@ def test_names_are_no_markup() -> None:
     assert "<script" not in spark([1.0, 2.0], MARKUP)
 
 
+def test_names_turn_nothing_around() -> None:
+    trials, path = takeover()
+    picture = drawn(trials, path, replace(AIM, name="\u202eerocs"))
+    svg = "".join(plot.svg for plot in picture.plots) + spark([1.0, 2.0], "\u2066erocs")
+    assert "\\u202eerocs" in svg
+    assert "\\u2066erocs" in svg
+    assert not {"\u202e", "\u2066"} & {*svg}
+
+
 def test_lines_of_many_members_are_thin_and_few_elements() -> None:
     records = [trial(1 + at, at, at / 100) for at in range(pictures.NAMED + 1)]
     picture = drawn(records, [len(records)])

@@ -54,7 +54,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     return made
 
 
-METRIC = "<script>alert(1)</script>"
+METRIC = "<script>alert(1)</script>\u202e"
 
 
 def train(trial: phyla.Trial) -> None:
@@ -95,6 +95,7 @@ def test_a_study_shows_how_it_goes_on_and_what_it_found(tmp_path: Path, cell: Ce
     assert "took over member" in progress["text/html"]
     assert "&lt;script&gt;alert(1)" in progress["text/html"]
     assert "<script" not in progress["text/html"]
+    assert "\u202e" not in progress["text/html"] + progress["text/plain"], "it would turn the scores around"
 
     (figure,) = shown(cell, results)  # the table is above it, in the same cell
     assert checked(figure)
