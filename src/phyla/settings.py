@@ -157,6 +157,13 @@ def failpoint() -> str | None:
     return os.environ.get("PHYLA_FAILPOINT") or None
 
 
+def open_closed_output() -> None:
+    """Let output go nowhere that this process was started without, as by `>&-`: Python has no stream for it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8"))
+
+
 def escape_output() -> None:
     """Make this process escape names of files that are not valid text when it prints them."""
     for stream in (sys.stdout, sys.stderr):

@@ -124,6 +124,7 @@ class Display:
     """
 
     def __init__(self, *, stays: bool = False, stderr: bool = False, draws: bool = True) -> None:
+        settings.open_closed_output()
         self._message = ""
         self.live: Live | None = None
         self._stream = sys.stderr if stderr else sys.stdout
@@ -164,7 +165,8 @@ class Display:
     def interrupted(self) -> None:
         """Show that the run is stopping; called inside a signal handler, where drawing is not safe."""
         self._message = STOPPING_AT_ONCE if self._message else STOPPING
-        if self.live is None:
+        # A process that started without standard error may have any file in its place.
+        if self.live is None and sys.__stderr__ is not None:
             # After SIGHUP the terminal is gone, and after Ctrl-C the `tee` of a pipe. The run stops anyway.
             with suppress(OSError):
                 os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must

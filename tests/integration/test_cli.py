@@ -174,6 +174,24 @@ def test_a_run_succeeds_whose_last_lines_cannot_be_written(tmp_path: Path) -> No
     assert "16 trials completed" not in done.stdout
 
 
+def without_output(folder: Path, closed: str, *words: object) -> int:
+    """Run a command line of Python that starts without some of its streams, as services may be."""
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *map(str, words)]
+    return subprocess.run(shell, cwd=folder, env=environment(), timeout=TIMEOUT_S, check=False).returncode
+
+
+@pytest.mark.parametrize("closed", [rarely(">&-"), rarely("2>&-"), ">&- 2>&-"])
+def test_commands_and_scripts_need_no_output(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    assert without_output(tmp_path, closed, "-m", "phyla.cli", "run", "small.py", "--workers", 0) == 0
+    for words in (["export", "small"], ["status", "small", "--watch"]):
+        assert without_output(tmp_path, closed, "-m", "phyla.cli", *words) == 0
+    script = "import small; small.study.run(workers=0)"
+    assert without_output(tmp_path, closed, "-c", f"import sys; sys.path.insert(0, ''); {script}") == 0
+    (study,) = list_studies(tmp_path / ".phyla")
+    assert study.state == "completed"
+
+
 def test_a_full_disk_is_no_bug(small: "tuple[Path, str]") -> None:
     words = [sys.executable, "-m", "phyla.cli", "best", "small"]
     with open("/dev/full", "wb") as output:

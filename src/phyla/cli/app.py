@@ -136,6 +136,7 @@ def run_app() -> NoReturn:
     warnings.formatwarning = lambda *warning, **line: visible(
         options.add_places(formatted(*warning, **line), names)
     )
+    settings.open_closed_output()
     settings.escape_output()
     study_modules.begin([""])
     sys.argv += options.file_arguments()

@@ -365,6 +365,17 @@ def test_a_run_stops_even_if_nobody_can_be_told(study: phyla.Study, monkeypatch:
         assert display._message == terminal.STOPPING
 
 
+def test_no_file_in_the_place_of_a_closed_standard_error_is_written(
+    study: phyla.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(sys, "__stderr__", None)
+    with StudyDisplay("shown") as display, monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda descriptor, text: written.append(descriptor))
+        display.interrupted()
+    assert 2 not in written
+
+
 # What draws may find out before anything is printed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_run_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
