@@ -114,6 +114,12 @@ def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(re.findall("ready", shown)) == 12
 
 
+def test_members_are_counted_where_there_is_no_room_for_any(capsys: pytest.CaptureFixture[str]) -> None:
+    few = progress(tuple(member(index, float(index)) for index in range(3)))
+    Console(width=120, height=30).print(draw_study(few, []))
+    assert capsys.readouterr().out.splitlines()[-1].strip() == "3 members (3 ready)"
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 119, 120, 200])
 def test_a_bar_shows_how_far_a_study_is_on_any_terminal(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     half = replace(progress((member(0, 1.0),)), cohorts=(cohort((MemberState.READY, 50), 1),))

@@ -216,7 +216,8 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
     last = "front" if progress.aim.tradeoffs else ">best score"
     end = first + len(members)
     which = f"the best {number(len(members))}" if not first else f"{first + 1} to {end}, by fitness,"
-    whole = f"{which} of {format_count(progress.size, 'member')}"
+    whole = format_count(progress.size, "member")
+    whole = f"{which} of {whole}" if members else whole
     states = Counter[str]()
     for cohort in progress.cohorts:
         states[cohort.state] += cohort.size
