@@ -70,6 +70,10 @@ def evaluations(
     from phyla.study import load_evaluations
     from phyla.study.results.pages.evaluations import FEW, evaluations_page, read_matrix
 
+    chosen = {"--suite": suite, "--task": task, "--missing": missing, "--last": last}
+    for option in (option for option, value in chosen.items() if value):
+        if retry or format is not None or against is not None:
+            raise UsageError(f"{option} chooses what is shown; --retry, --format and --against take all suites")
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
         count = evaluated.retry()
