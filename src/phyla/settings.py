@@ -158,7 +158,7 @@ def failpoint() -> str | None:
 
 
 def open_closed_output() -> None:
-    """Let output go nowhere that this process was started without, as by `>&-`: Python has no stream for it."""
+    """Discard the output of a process that was started without the stream, as with `>&-`; Python has None then."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8"))
