@@ -11,6 +11,7 @@ import pytest
 
 import phyla
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
+from facts import check_facts
 from phyla.formatting import score
 from phyla.pages import Picture, Plot, Span, Table
 from phyla.records import Aim, JobState, Maximize, StudyRecord, TrialRecord
@@ -330,8 +331,11 @@ def test_the_list_of_studies_has_the_course_of_each(tmp_path: Path) -> None:
 
 def test_a_watched_run_opens_with_a_curve_per_suite_its_band_and_regressions(tmp_path: Path) -> None:
     found = eventful(tmp_path).evaluations
-    (picture,) = run_page(found, pictures=True).pictures
+    page = run_page(found, pictures=True)
+    (picture,) = page.pictures
     suite = found.suites[0]
+    assert page.score
+    check_facts(str(page.lines[0]), f"best {suite.objective}", f"suite {suite.name}", "step")
     regressions = [event for event in found.events() if event.kind == "regression"]
     assert regressions
     assert {words for _, words in paths(picture, "worse")} <= {event.message for event in regressions}

@@ -57,6 +57,11 @@ def run_page(evaluations: "Evaluations", *, pictures: bool = False) -> Page:
         pictures=[_run_picture(evaluations)] if pictures else (),
         score=format_estimate(best.value, best.stderr) if best else "",
         lines=[
+            *(
+                [(f"best {best.metric} of suite {best.suite}, at step {step(best.step)}",)]
+                if best and pictures
+                else []
+            ),
             *([] if run.state is StudyState.COMPLETED and status.watcher is None else [(watcher,)]),
             *((f"evaluation of {lag_words(lag)}",) for lag in lags),
         ],
