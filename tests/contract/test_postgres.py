@@ -412,7 +412,7 @@ def test_a_writer_that_is_cut_off_holds_up_nobody_for_long(
             others.result(WAIT_S)
             tx.apply([machine.SetStudyState(StudyState.COMPLETED)])
 
-    with pytest.raises(StoreBusy, match="stood still"):
+    with pytest.raises(StoreBusy, match="idle"):
         stand_still()
     with server.store.reader(study.id) as reader:
         assert reader.study().state is StudyState.STOPPED

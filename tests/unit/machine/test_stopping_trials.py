@@ -592,7 +592,7 @@ class Odd(StoppingRule):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Divergence, "no stopping rule but a class"),
+        (Divergence, "not a stopping rule class"),
         ("median", "marks_every"),
         (Odd(marks_every=0), "Odd(marks_every=0)"),
         (Odd(history=None), "Odd(history=None)"),
