@@ -73,7 +73,7 @@ def evaluations(
     chosen = {"--suite": suite, "--task": task, "--missing": missing, "--last": last}
     for option in (option for option, value in chosen.items() if value):
         if retry or format is not None or against is not None:
-            raise UsageError(f"{option} chooses what is shown; --retry, --format and --against take all suites")
+            raise UsageError(f"leave out {option}: --retry, --format and --against take all suites and tasks")
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
         count = evaluated.retry()
