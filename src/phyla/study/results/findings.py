@@ -131,17 +131,17 @@ def _parameters_unread(facts: _Facts) -> Iterator[Finding]:
     if not names:
         return
     one = len(names) == 1
+    them = "it" if one else "them"
     if facts.command:
         fields = join_names([f"{{{name}}}" for name in names])
         whose = "this hyperparameter" if one else "these hyperparameters"
-        text = f"the command has no {fields}: the values of {whose} change nothing. Pass "
-        text += "it to the script, or leave it" if one else "them to the script, or leave them"
+        text = f"the command has no {fields}: the values of {whose} change nothing. Pass {them} to the script"
     else:
-        what = "hyperparameter" if one else "hyperparameters"
-        text = f"{facts.trainer} never read the {what} {join_names([*map(repr, names)])}: "
-        text += "its values change nothing. Read " if one else "their values change nothing. Read "
-        text += f"trial.params[{names[0]!r}], or leave it" if one else "them from trial.params, or leave them"
-    yield Finding(kind="parameter", text=f"{text} out of the space")
+        which = f"hyperparameter{'' if one else 's'} {join_names([*map(repr, names)])}"
+        how = f"trial.params[{names[0]!r}]" if one else "them from trial.params"
+        whose = "its" if one else "their"
+        text = f"{facts.trainer} never read the {which}: {whose} values change nothing. Read {how}"
+    yield Finding(kind="parameter", text=f"{text}, or leave {them} out of the space")
 
 
 def _points_left(facts: _Facts) -> Iterator[Finding]:
