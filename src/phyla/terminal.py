@@ -158,7 +158,8 @@ class Display:
                 show(line, file=self._stream, flush=True)
             else:
                 # The terminal folds this line. `soft_wrap=True` would also leave lines of the drawing to it, whose
-                # height would then be larger than the one by which the cursor moves up.
+                # height would then be larger than the one by which the cursor moves up. In a group, since `print`
+                # joins texts to one without these settings.
                 text = Text(line, style=style, no_wrap=True, overflow="ignore")
                 self.live.console.print(Group(text), crop=False)
 
