@@ -1,6 +1,7 @@
 """Results in the format of lm-evaluation-harness, which leaderboards and scripts of papers read."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,8 +101,9 @@ def table_rows(results: ModelResults) -> Iterator[tuple[str, ...]]:
 
 
 def to_markdown(results: ModelResults) -> str:
-    """Return the harness's table."""
-    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *table_rows(results)]
+    """Return the harness's table. A bar or a new line in a name does not end its cell."""
+    rows = [[re.sub(r"[|\\]", r"\\\g<0>", " ".join(cell.split())) for cell in row] for row in table_rows(results)]
+    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *rows]
     return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 
 
