@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, final
 
-from phyla.evaluation import GroupValues, SuiteOutline
+from phyla.evaluation import Estimate, GroupValues, SuiteOutline
 from phyla.formatting import format_count, format_estimate, number, score, short
 from phyla.pages import Picture, Plot
 from phyla.records import Aim, EvalEvent, StudyRecord, TrialRecord
@@ -352,7 +352,9 @@ def suites_picture(
     by_suite = [(suite, [row for row in values if row.group.suite == suite.name]) for suite in suites]
     drawn = [(suite, rows) for suite, rows in by_suite if any(_objective(suite, row) for row in rows)]
     if not drawn:
-        return Picture("suites", title, "No group is complete yet.", more="aggregates")
+        known = any(_estimate(suite, row) for suite, rows in by_suite for row in rows)
+        lead = "Every score is nan or infinite." if known else "No group is complete yet."
+        return Picture("suites", title, lead, more="aggregates")
     places = [float(_place(row)) for _, rows in drawn for row in rows]
     x = Scale.of(places, margin=0.02)
     plots = [_suite(suite, rows, regressions, members, x) for suite, rows in drawn[:PANELS]]
@@ -383,10 +385,11 @@ def _suite(
         canvas.add("band", [band] if len(line) > 1 and any(e for *_, e in line) else ())
         canvas.add("member" if members else "best", [[(at, y) for at, y, _ in line]])
     messages = {event.seen: event.message for event in regressions if event.suite == suite.name}
+    worst = canvas.y.low if suite.maximize else canvas.y.high
     for row in rows:
-        point = _objective(suite, row)
-        if point is not None and row.seen.id in messages:
-            canvas.add("worse", [[point[:2]]], messages[row.seen.id])
+        if row.seen.id in messages and _estimate(suite, row) is not None:
+            point = _objective(suite, row)  # nan and infinity are at the edge
+            canvas.add("worse", [[(_place(row), point[1] if point else worst)]], messages[row.seen.id])
     best = next((row for row in rows if row.best and _objective(suite, row)), None)
     label = f"{suite.name}/{_metric(suite, rows[-1])}"
     if best is not None:
@@ -406,10 +409,15 @@ def _place(row: GroupValues) -> int:
     return row.seen.step if row.seen.step >= 0 else row.seen.number
 
 
+def _estimate(suite: SuiteOutline, row: GroupValues) -> Estimate | None:
+    """Return the objective of a complete group; None for others, and for replicates."""
+    return None if row.partial or row.group.replicate else row.values.get(_metric(suite, row))
+
+
 def _objective(suite: SuiteOutline, row: GroupValues) -> tuple[float, float, float] | None:
     """Return step, value and half of the band of a complete group; None if it has no finite value."""
-    estimate = row.values.get(_metric(suite, row))
-    if estimate is None or row.partial or row.group.replicate or not math.isfinite(estimate.value):
+    estimate = _estimate(suite, row)
+    if estimate is None or not math.isfinite(estimate.value):
         return None
     known = estimate.stderr is not None and math.isfinite(estimate.stderr)
     return float(_place(row)), estimate.value, BAND * (estimate.stderr or 0.0) if known else 0.0

@@ -329,6 +329,36 @@ def test_the_list_of_studies_has_the_course_of_each(tmp_path: Path) -> None:
     assert with_course.texts[0][4] == "-", "nothing runs"
 
 
+@phyla.eval_task
+def spoiled(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(loss=float(evaluation.checkpoint.name), n=1)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("aim", "edge"), [(phyla.Minimize, 0), (phyla.Maximize, 1000)])
+def test_a_regression_without_a_number_is_marked_at_the_worse_edge(
+    tmp_path: Path, value: str, aim: type[phyla.Minimize | phyla.Maximize], edge: int
+) -> None:
+    run = EvaluatedRun(tmp_path, [phyla.Suite("s", [spoiled], objective=aim("loss_mean"))])
+    for step, name in enumerate(["1", "2", value], 1):
+        run.sees(name, step)
+        run.work()
+    (picture,) = run_page(run.evaluations, pictures=True).pictures
+    ((path, words),) = paths(picture, "worse")
+    assert places(path)[0][1] == edge
+    check_facts(words, value)
+
+
+def test_a_run_whose_scores_are_all_nan_is_told_from_one_that_waits(tmp_path: Path) -> None:
+    run = EvaluatedRun(tmp_path, [phyla.Suite("s", [spoiled], objective=phyla.Minimize("loss_mean"))])
+    run.sees("nan", 1)
+    (waits,) = run_page(run.evaluations, pictures=True).pictures
+    run.work()
+    (spoilt,) = run_page(run.evaluations, pictures=True).pictures
+    check_facts(spoilt.lead, "nan")
+    assert waits.lead != spoilt.lead
+
+
 def test_a_watched_run_opens_with_a_curve_per_suite_its_band_and_regressions(tmp_path: Path) -> None:
     found = eventful(tmp_path).evaluations
     page = run_page(found, pictures=True)
