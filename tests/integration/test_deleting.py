@@ -1,10 +1,12 @@
 """`phyla delete`: only what is the study's, to the end also after a kill; and `phyla status --disk`."""
 
+import errno
 import json
 import shutil
 import signal
 import sqlite3
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import phyla
 from command_line import Phyla
 from facts import check_facts, raises
 from phyla.checkpoints import LocalCheckpoints
-from phyla.errors import StateError
+from phyla.errors import CheckpointStorageFailed, StateError
 from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.maintaining.delete import delete
@@ -99,6 +101,34 @@ def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, over
         results = made(tmp_path).run(overwrite=True)
         assert results.counts() == {"completed": MEMBERS * TRIALS}
     assert "deleted doomed: " in cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
+    assert left(tmp_path) == []
+
+
+def refuse(*_: object) -> NoReturn:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("what", ["checkpoints", "work"])
+def test_what_cannot_be_deleted_stays_known_until_it_is(
+    tmp_path: Path, what: str, overwrite: bool, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path).run(workers=0)
+    before = left(tmp_path / what / "doomed")
+    at, function = (Path, "rename") if what == "checkpoints" else (shutil, "rmtree")
+    words = ("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
+    with monkeypatch.context() as patched:
+        patched.setattr(at, function, refuse)
+        if overwrite:
+            with raises(CheckpointStorageFailed, "Read-only", "phyla delete doomed"):
+                made(tmp_path).run(overwrite=True)
+        else:
+            check_facts(cli(*words, code=1), "Read-only", "delete doomed")
+    assert before
+    assert left(tmp_path / what / "doomed") == before
+    if overwrite:
+        made(tmp_path).run(overwrite=True)
+    assert "deleted doomed: " in cli(*words)
     assert left(tmp_path) == []
 
 

@@ -1,7 +1,8 @@
 """Deletes a study or a watched run, for good or to restart it from scratch: only what is provably its own.
 
 First its state in the store says that it is being deleted, so that no worker gets work of it any more; then its
-files go, and last its rows. Deleting it again finishes an interrupted deletion.
+files go, and last its rows. If a file cannot be deleted, the rows stay: without them no command would know that
+it is phyla's. Deleting it again finishes an interrupted deletion.
 """
 
 import contextlib
@@ -15,9 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import queries
+from phyla.checkpoints import Checkpoints
 from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import records_of
-from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
+from phyla.errors import (
+    CheckpointError,
+    CheckpointsAbsent,
+    CheckpointsNotOurs,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    StateError,
+)
 from phyla.formatting import format_count, join_names, size
 from phyla.queries import every
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
@@ -67,7 +76,10 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     """Delete a study or a watched run: rows, checkpoints, snapshots, outputs, working directories and logs.
 
     Files that are not phyla's stay: the checkpoints of a watched directory, and other files in its directories.
-    The texts that are returned say what was left alone or could not be deleted, and why.
+    The texts that are returned say what was left alone, and why.
+
+    Raises:
+        CheckpointStorageFailed: files of its own cannot be deleted; deleting it again finishes.
     """
     from phyla.watcher import lock
     from phyla.worker import Launch
@@ -140,23 +152,31 @@ def overwrite(study: Declared) -> Places:
 
 
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
-    """Delete the files of a study; return those that cannot be deleted, which are harmless."""
+    """Delete the files of a study; return what stays because it is not the study's own.
+
+    Raises:
+        CheckpointStorageFailed: files of its own cannot be deleted.
+    """
     records_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
-    belongings, leftovers = _belongings(store, record, places), list[str]()
+    belongings, leftovers, failed = _belongings(store, record, places), list[str](), list[str]()
     root = places.checkpoints(record.name, record.config)
     if belongings.checkpoints or belongings.staged:
+        repository = open_checkpoints(store, record.name, root)
         try:
-            repository = open_checkpoints(store, record.name, root)
             # Only under its own marker is anything deleted.
             repository.check_owner()
-            repository.delete(*belongings.checkpoints)
-            for draft in belongings.staged:
-                repository.discard(draft)
-        except CheckpointError as error:
+        except CheckpointsAbsent as error:
             leftovers.append(str(error))
+        else:
+            failed += _remove_checkpoints(repository, belongings)
     for path in belongings.paths:
-        _remove(path, leftovers)
+        _remove(path, failed)
+    if failed:
+        raise CheckpointStorageFailed(
+            f"study {record.name!r} was deleted in part only: {'; '.join(failed[:3])}. Then finish with: "
+            f"phyla delete {record.name}"
+        )
     folders = _folders(store, record, places)
     own = [root] if record.kind is StudyKind.POPULATION and isinstance(root, Path) else []
     for folder in (*own, *folders):
@@ -166,6 +186,16 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
         elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
     return belongings, leftovers
+
+
+def _remove_checkpoints(repository: Checkpoints, belongings: Belongings) -> list[str]:
+    try:
+        repository.delete(*belongings.checkpoints)
+        for draft in belongings.staged:
+            repository.discard(draft)
+    except CheckpointError as error:
+        return [str(error)]
+    return []
 
 
 def _folders(store: "Store", record: StudyRecord, places: Places) -> list[Path]:
@@ -252,14 +282,14 @@ def _own_jobs(store: "Store", record: StudyRecord) -> set[int]:
     return {job.id for job in jobs if identities.get(job.seen) not in identities_elsewhere}
 
 
-def _remove(path: Path, leftovers: list[str]) -> None:
+def _remove(path: Path, failed: list[str]) -> None:
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        leftovers.append(f"{path}: {error.strerror or error}")
+        failed.append(f"cannot delete {path}: {error.strerror or error}")
 
 
 def measure_size(path: Path) -> tuple[int, int]:
