@@ -21,7 +21,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 import phyla
 from effort import times
-from facts import raises
+from facts import check_facts, raises
 from phyla import queries
 from phyla.client import Client
 from phyla.configuration import to_config
@@ -291,6 +291,57 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
     ):
         with raises(StoreUnavailable, url, remedy), closing(open_store(url)) as away:
             away.studies()
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """Run a server that gives the same answer to every request."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.01)
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>Not Found</html>", b'{"detail": "Not Found"}', b'{"type": "about:blank"}']
+)
+def test_an_answer_of_another_server_names_the_address(body: bytes) -> None:
+    with answering(404, body) as url, closing(open_store(url)) as there, raises(StoreUnavailable, url, "404"):
+        there.studies()
+
+
+def test_a_route_that_the_service_does_not_have_names_the_address(remote: Remote) -> None:
+    _, there, _ = remote
+    with closing(open_store(f"{there.url}/below")) as below, raises(StoreUnavailable, "/below/v1/", "404"):
+        below.studies()
+
+
+def test_a_proxy_of_the_environment_that_is_in_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for status in (403, 503):
+        with answering(status, b"denied") as proxy:
+            monkeypatch.setenv("http_proxy", proxy)
+            for url, named in (("http://service.invalid:8470", True), (proxy, False)):
+                with closing(open_store(url)) as there, pytest.raises(StoreUnavailable) as caught:
+                    there.studies()
+                assert ("add service.invalid to NO_PROXY" in str(caught.value)) is named
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    with closing(open_store("http://service.invalid:8470")) as there, pytest.raises(StoreUnavailable) as caught:
+        there.studies()
+    check_facts(caught.value, "127.0.0.1:9", "NO_PROXY")
+    assert "secret" not in str(caught.value)
 
 
 def test_a_service_that_does_not_reach_its_database_is_running(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
+from urllib.parse import urlsplit
 
 from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
@@ -272,7 +273,7 @@ class Connection:
                 # A 500 without a problem comes from a proxy, or from a service that was killed during the request.
                 broken = answer.status_code == 500 and not problem
                 if answer.status_code not in (502, 503, 504) and not broken:
-                    self._raise_problem(answer, problem)
+                    self._raise_problem(answer, problem, via=_proxy(str(client.base_url)))
                 error = problem.get("detail") or f"status {answer.status_code}"
                 sent = broken or problem.get("title") == ConnectionLost.__name__
                 failure = f"answered: {error}"
@@ -289,7 +290,8 @@ class Connection:
                     raise StoreBusy(str(error))
                 via = client if self._url != self._shown else None
                 where = f"{self._shown} names {via.base_url}, which" if via else self._shown
-                raise StoreUnavailable(f"the service {where} {failure}{_advice(failure)}")
+                proxied = _proxy(str(client.base_url)) if client else ""
+                raise StoreUnavailable(f"the service {where} {failure}{_advice(failure)}{proxied}")
             if patience.pause_s > 1 and not busy and not self._away:
                 self._away = True
                 LOG.warning("the service %s %s; trying again", self._shown, failure)
@@ -307,13 +309,16 @@ class Connection:
                 return problem
         return {}
 
-    def _raise_problem(self, answer: "httpx.Response", problem: dict[str, Any]) -> NoReturn:
-        from phyla.wire import error_of
+    def _raise_problem(self, answer: "httpx.Response", problem: dict[str, Any], via: str) -> NoReturn:
+        from phyla.wire import PROBLEM, error_of
 
-        if not problem:
+        kind = str(problem.get("type", ""))
+        # A service of phyla has all routes that its own version asks for.
+        unknown = kind == f"{PROBLEM}HTTP" and answer.status_code in (404, 405)
+        if unknown or not kind.startswith(PROBLEM):
             raise StoreUnavailable(
-                f"{self._shown} answered with status {answer.status_code}, but not as a service of phyla; check "
-                "the address"
+                f"{self._shown} answered {answer.request.url.path} with status {answer.status_code}, but not as a "
+                f"service of this version of phyla; check the address, and the version that runs there{via}"
             )
         raise error_of(problem)
 
@@ -358,6 +363,17 @@ def _advice(failure: str) -> str:
     if "[Errno -" in failure or "nodename" in failure:  # as getaddrinfo says on Linux, and on a Mac
         return "; check the name of the host"
     return "; is it running? Start it on the machine of the database with `phyla serve`"
+
+
+def _proxy(url: str) -> str:
+    """Return what to do if a proxy, which the environment names, is in the way."""
+    from urllib.request import getproxies, proxy_bypass  # expensive to import
+
+    address, proxies = urlsplit(url), getproxies()
+    host, proxy = address.hostname or "", proxies.get(address.scheme) or proxies.get("all")
+    if proxy is None or proxy_bypass(host):
+        return ""
+    return f". Requests go through the proxy {mask_password(proxy)}; to avoid it, add {host} to NO_PROXY"
 
 
 def read_address(url: str) -> tuple[str, str | None]:
