@@ -137,7 +137,7 @@ def test_the_second_store_under_one_name_is_refused(tmp_path: Path) -> None:
     assert study(tmp_path / "first", checkpoints=shared).run().state is StudyState.COMPLETED
 
 
-def test_a_copied_home_is_refused_alike_by_run_and_change(tmp_path: Path) -> None:
+def test_a_copied_home_is_refused_alike_by_run_change_and_doctor(tmp_path: Path) -> None:
     interrupted(tmp_path / "home")
     shutil.copytree(tmp_path / "home", tmp_path / "copy")
     with pytest.raises(CheckpointsNotOurs, match="of which this store is a copy") as refused:
@@ -146,6 +146,10 @@ def test_a_copied_home_is_refused_alike_by_run_and_change(tmp_path: Path) -> Non
         study(tmp_path / "copy", trials=TRIALS + 1).change()
     assert str(change_refused.value) == str(refused.value)
     assert not load_study("mine", home=tmp_path / "copy").changes()
+    # The command that adopts it names the copy.
+    findings = json.loads(command(tmp_path, "doctor", "mine", "--home", tmp_path / "copy", "--json").stdout)
+    (failed,) = (finding for finding in findings if finding["verdict"] == "fail")
+    check_facts(failed["text"], f"phyla --home {tmp_path / 'copy'} doctor mine --adopt")
 
     shutil.rmtree(tmp_path / "home" / "checkpoints")
     assert study(tmp_path / "home", trials=TRIALS + 1).change()  # others may see them

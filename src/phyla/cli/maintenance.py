@@ -1,6 +1,7 @@
 """`phyla stop`, `change`, `gc`, `delete` and `doctor`: maintenance of studies."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -168,7 +169,8 @@ def doctor(
         maintenance = maintain(name, options.places(ctx))
         print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     findings = []
-    for finding in examine(options.places(ctx), name, digests=digests):
+    for found in examine(options.places(ctx), name, digests=digests):
+        finding = replace(found, text=options.add_places(found.text, ("delete", "doctor")))
         findings.append(finding)
         if not as_json:
             line = Text(f"{finding.verdict:<5}", style=STYLES[finding.verdict])
