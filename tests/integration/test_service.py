@@ -387,6 +387,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     assert "me" in phyla("--home", home, "token", "list").stdout
+    assert phyla("--home", home, "token", "create", "you", "--json").returncode == 2
+    assert [row["name"] for row in json.loads(phyla("--home", home, "token", "list", "--json").stdout)] == ["me"]
     reserved = phyla("--home", home, "token", "create", "published")
     assert reserved.returncode == 2
     check_facts(reserved.stderr, "published", "serve --publish")

@@ -94,6 +94,8 @@ def token(
         raise UsageError(
             "give: phyla token create NAME [--role ROLE], phyla token list, or phyla token revoke NAME"
         )
+    if as_json and action != "list":
+        raise UsageError(f"--json is for phyla token list; leave it out: phyla token {action} {name}")
     if role not in [*Role]:
         raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
     if action == "create" and name == PUBLISHED_TOKEN:
