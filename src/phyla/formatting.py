@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from phyla.records import Json, Scored, TimeSpent, TrialRecord, on_one_line
+from phyla.records import Json, Scored, TimeSpent, TrialRecord, on_one_line, significant
 
 if TYPE_CHECKING:
     from phyla.evaluation import Lag
@@ -41,7 +41,7 @@ def number(value: Json, digits: int = 4) -> str:
         return "none" if value is None else on_one_line(str(value))
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else significant(value, digits)
 
 
 def score(value: float | None) -> str:
@@ -93,7 +93,7 @@ def infeasible(scored: Scored | TrialRecord | None) -> str:
 def params(values: Mapping[str, Any]) -> str:
     """Return hyperparameters on one line."""
     return " ".join(
-        f"{name}={f'{value:.3g}' if isinstance(value, float) else on_one_line(str(value))}"
+        f"{name}={significant(value, 3) if isinstance(value, float) else on_one_line(str(value))}"
         for name, value in values.items()
     )
 

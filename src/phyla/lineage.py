@@ -9,7 +9,7 @@ from operator import index
 from typing import Any, final
 
 from phyla.errors import UsageError
-from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecord, on_one_line, strict
+from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecord, on_one_line, significant, strict
 
 __all__ = ["Lineage", "Schedule", "Segment"]
 
@@ -153,7 +153,7 @@ def _segment(raw: Any) -> Segment:
 
 
 def _cell(value: Json) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else on_one_line(str(value))
+    return significant(value, 6) if isinstance(value, float) else on_one_line(str(value))
 
 
 @final

@@ -53,6 +53,33 @@ def test_numbers_and_sizes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.98765, "0.9877"),
+        (0.99, "0.99"),
+        (0.999, "0.999"),
+        (0.998765, "0.99877"),
+        (0.999961234, "0.9999612"),
+        (1 - 1e-12, "0.999999999999"),
+        (math.nextafter(1, 0), "0.99999999999999989"),
+        (1.0, "1"),
+        (1.00001, "1"),
+    ],
+)
+def test_a_discount_near_1_is_not_rounded_to_1(value: float, words: str) -> None:
+    assert number(value) == words
+    if value < 1:
+        change = {"gamma": {"from": 0.9, "to": value, "by": "1 - x, x0.5"}}
+        shown = [
+            params({"gamma": value}).removeprefix("gamma="),
+            describe({"decision": "explore", "changes": change}).split(" to ")[1].split(" (")[0],
+            str(Schedule((Segment(0, 1, {"gamma": value}, 1, 0),))).split()[-1],
+        ]
+        assert [float(text) for text in shown] == pytest.approx([value] * 3, abs=(1 - value) / 10)
+        assert "1" not in shown
+
+
 def test_the_line_of_an_error_that_says_what_happened() -> None:
     assert (
         summarize_error("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")

@@ -33,7 +33,16 @@ from phyla.records.job import (
     WorkKind,
     summarize_error,
 )
-from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
+from phyla.records.json import (
+    Json,
+    JsonObject,
+    json_number,
+    read_list,
+    read_number,
+    read_object,
+    significant,
+    strict,
+)
 from phyla.records.member import Cohort, Member, MemberState, Scored, rank
 from phyla.records.names import FileName, escape_name, on_one_line, restore_name, storable, storable_text
 from phyla.records.objective import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from phyla.records import Json, JsonObject, on_one_line
+from phyla.records import Json, JsonObject, on_one_line, significant
 
 
 def describe(reason: JsonObject, member: str = "") -> str:
@@ -141,7 +141,7 @@ def _score(scored: JsonObject) -> str:
 
 def _number(value: Json) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return significant(value, 4)
     return "none" if value is None else f"{value:,}" if type(value) is int else on_one_line(str(value))
 
 
