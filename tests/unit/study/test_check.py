@@ -555,6 +555,29 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     assert "e.json: step" not in comparable_names(known, known)
 
 
+@pytest.mark.parametrize("layout", ["state in the log", "state beside the log", "arrays beside the log"])
+def test_a_log_of_the_trials_in_a_checkpoint_is_no_state_of_training(tmp_path: Path, layout: str) -> None:
+    def train(trial: phyla.Trial) -> None:
+        state = (
+            json.loads((trial.source.path / "state.json").read_text()) if trial.source else {"x": 10.0, "log": []}
+        )
+        state = {"x": state[-1]["x"], "log": state} if isinstance(state, list) else state
+        for _ in trial.steps():
+            state["x"] -= trial.params["lr"] * min(2 * state["x"], 1e3 / (1 - trial.params["momentum"]))
+        entry = {"x": state["x"], "step": trial.end_step, "params": dict(trial.params.flat())}
+        state["log"].append(entry)
+        (trial.checkpoint_dir / "state.json").write_text(
+            json.dumps(state["log"] if layout == "state in the log" else state)
+        )
+        if layout == "arrays beside the log":
+            np.save(trial.checkpoint_dir / "x.npy", [state["x"]])
+        trial.report(loss=state["x"] ** 2)
+
+    checked = found(train, tmp_path / "home")
+    assert not [one for one in checked.values() if one.verdict == "FAIL"]
+    assert [checked[name].verdict for name in ("resume", "lr", "momentum")] == ["ok", "ok", "not known"]
+
+
 def test_the_newest_file_of_a_series_is_compared_and_all_shards_are(tmp_path: Path) -> None:
     for run, saved in {"half": (8, 9), "whole": (8, 9, 10, 11), "again": (10, 11)}.items():
         for name in (*(f"ck_{step}" for step in saved), "layer_0", "layer_1"):

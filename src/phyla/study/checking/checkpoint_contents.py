@@ -31,6 +31,8 @@ FEW = 8
 COUNTERS = re.compile(
     r"^(?!_|.*(trial|session|since|this)).*(step|iter|epoch|update|sample|token|frame|count|batch)", re.IGNORECASE
 )
+INDEX = re.compile(r"(?<![^.])\d+(?=\.|$)")
+"""In a name, the place of an item in a list."""
 COUNTERS_DEEPEST = 2
 """Numbers deeper in a file are a framework's own counters."""
 
@@ -178,7 +180,10 @@ def describe_contents(*known: tuple[Facts, Any]) -> str:
     """Return the name of a number, or of a few, that has this value in each of these; empty if there is none."""
     if any(isinstance(value, bool) or not isinstance(value, int | float) for _, value in known):
         return ""
+    logs = grown_lists(known[0][0], known[-1][0])
     for name, fact in known[0][0].items():
+        if not logs.isdisjoint(lists(name)):
+            continue
         cases = [np.ravel(facts.get(name, ())) for facts, _ in known]
         if isinstance(fact, str) or not 0 < cases[0].size == min(map(len, cases)) == max(map(len, cases)) <= FEW:
             continue
@@ -194,17 +199,35 @@ def comparable_names(whole: Facts, half: Facts) -> list[str]:
     """Return the names to compare between two checkpoints: of arrays, else numbers, else metrics, else digests.
 
     Numbers are the framework's own records if there are also arrays, or unreadable files that change. A value
-    whose shape changes during training is a log, and is left out. If training adds files to a series, only the
-    newest counts; shards and layers are the same files in both.
+    whose shape changes during training is a log, and is left out, as are the items of a list that grows. If
+    training adds files to a series, only the newest counts; shards and layers are the same files in both.
     """
     files = [{name.partition(": ")[0] for name in known} for known in (whole, half)]
-    grown = {series(file) for file in files[0] ^ files[1]}
-    common = [name for name in whole if _shape(whole[name]) == _shape(half.get(name)) and not _older(name, grown)]
+    grown, logs = {series(file) for file in files[0] ^ files[1]}, grown_lists(half, whole)
+    common = [
+        name
+        for name in whole
+        if _shape(whole[name]) == _shape(half.get(name))
+        and not _older(name, grown)
+        and logs.isdisjoint(lists(name))
+    ]
     metrics = [name for name in common if name.startswith(OBJECTIVE)]
     arrays = [name for name in common if isinstance(whole[name], np.ndarray) and whole[name].dtype.kind in "fc"]
     closed = any(isinstance(whole[name], str) and whole[name] != half[name] for name in common)
     numbers = [name for name in common if not isinstance(whole[name], str) and name not in metrics]
     return arrays or (not closed and numbers) or metrics or common
+
+
+def grown_lists(before: Facts, after: Facts) -> set[str]:
+    """Return the lists that got longer, such as one of an object per epoch or trial, by how their items begin."""
+    old, new = ({item for name in known for item in lists(name).items()} for known in (before, after))
+    return {name for name, _ in new - old}
+
+
+def lists(name: str) -> dict[str, str]:
+    """Return the lists that a value is in, by the beginning of its name, and its index in each."""
+    file, _, inside = name.partition(": ")
+    return {f"{file}: {inside[: index.start()]}": index[0] for index in INDEX.finditer(inside)}
 
 
 def _older(name: str, among: Container[str]) -> bool:
@@ -229,10 +252,12 @@ def _shape(value: Any) -> Any:
 
 def lost_counters(whole: Facts, half: Facts, resumed: Facts) -> list[str]:
     """Return the names of step counters that do not continue from the checkpoint that training resumed from."""
+    logs = grown_lists(half, resumed)
     return [
         name
         for name, value in whole.items()
         if isinstance(value, float)
+        and logs.isdisjoint(lists(name))
         and not _older(name, {series(name.partition(": ")[0])})
         and name.partition(": ")[2].count(".") < COUNTERS_DEEPEST
         and COUNTERS.search(re.split(r"[.:/ ]", name)[-1])

@@ -53,6 +53,15 @@ class Evidence:
         names = facts.comparable_names(self.whole.facts, self.half.facts)
         self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
 
+    def leave_out_logs(self) -> None:
+        """Compare no items of lists that the second trial made longer: if nothing else is left, the objective."""
+        logs = facts.grown_lists(self.half.facts, self.resumed.facts)
+        noise = {name: noise for name, noise in self.noise.items() if logs.isdisjoint(facts.lists(name))}
+        metrics = [name for name in self.whole.facts if name.startswith(facts.OBJECTIVE)]
+        self.noise = noise or {
+            name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in metrics
+        }
+
     def train_together(self) -> None:
         """Resume from the checkpoint in one process, and train twice to see whether training keeps state there."""
         k, start, first = self.steps, self.middle, self.first.values()

@@ -92,6 +92,7 @@ class Verdicts(Evidence):
         if not self.resumed.trained:
             yield self._not_resumed()
             return
+        self.leave_out_logs()
         yield (source := self._source())
         if not self.why:
             yield self._counters()
