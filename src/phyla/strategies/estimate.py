@@ -109,13 +109,16 @@ class Estimates:
     def winner(self, heads: Collection[int], luckiest: int) -> int:
         """Return the place of the best trial, the earliest among equals.
 
-        Unless scores are exact, it is the best of `heads`, the newest trials of all members. The trial with the
-        best score, `luckiest`, wins only if it is significantly better (5 %): it is the luckiest of many more
-        trials, and weights that trained longer are usually better.
+        It is the best of `heads`, the newest trials of all members, unless the trial with the best score,
+        `luckiest`, is better: significantly (5 %), unless scores are exact. It is the luckiest of many more
+        trials, and weights that trained longer are usually better. So a newest trial wins where both are equal,
+        as where a return has a maximum that many trials reach.
         """
-        if self.exact or not heads:
+        if not heads:
             return luckiest
         newest = min(heads, key=self._rank)
+        if self.exact:
+            return luckiest if self.levels[luckiest] > self.levels[newest] else newest
         ahead = self.levels[luckiest] - self.levels[newest]
         significant = ahead > SIGNIFICANT * np.hypot(self.stderrs[luckiest], self.stderrs[newest])
         return luckiest if significant else newest

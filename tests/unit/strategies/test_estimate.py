@@ -142,6 +142,26 @@ def test_few_trials_and_scores_that_rarely_change_are_taken_as_they_are(
     assert estimates.expected(0, maximize=True) is None
 
 
+def test_the_best_of_scores_that_are_mostly_equal_has_trained_long() -> None:
+    """As where an episode succeeds or not, or a return has a maximum: the first success was luck."""
+    parents = [None if place < MEMBERS else place - MEMBERS for place in range(MEMBERS * GENERATIONS)]
+    chance = np.repeat(np.linspace(0.05, 0.95, GENERATIONS), MEMBERS)
+    lucky = 0
+    for seed in SEEDS:
+        scores = np.where(np.random.default_rng(seed).random(len(chance)) < chance, 500.0, 100.0)
+        winner = named(estimate(scores.tolist(), parents), HEADS, scores)
+        assert scores[winner] == 500.0
+        lucky += chance[winner] < 0.5
+    assert lucky <= 1
+
+
+def test_exact_scores_in_steps_name_one_of_the_best() -> None:
+    for seed in SEEDS:
+        levels, _, parents = planted(seed, noise=0.0)
+        scores = np.floor(levels)
+        assert scores[named(estimate(scores.tolist(), parents), HEADS, scores)] == scores.max()
+
+
 @pytest.mark.parametrize("fastest", [0.01, 0.1, 0.3, 0.5])
 def test_exact_losses_that_fall_exponentially_are_not_taken_for_noise(fastest: float) -> None:
     rates = np.geomspace(1e-4, fastest, MEMBERS)

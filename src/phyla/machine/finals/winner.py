@@ -58,15 +58,15 @@ class Standing:
         luckiest, estimates = self._luckiest, self._estimates
         if luckiest is None:
             return None
-        heads = {} if estimates.exact else {self._places[trial.id]: trial for trial in self._heads()}
+        heads = {self._places[trial.id]: trial for trial in self._heads()}
         place = estimates.winner(heads, self._place)
         trial = heads.get(place, luckiest)
         return Winner(
             trial=trial,
             expected=estimates.expected(place, among=max(1, len(heads)), maximize=maximize),
             noise=estimates.known_noise,
-            luckiest=None if trial.id == luckiest.id else luckiest,
-            lead=estimates.lead(place, heads),
+            luckiest=None if estimates.exact or trial.id == luckiest.id else luckiest,
+            lead=None if estimates.exact else estimates.lead(place, heads),
         )
 
     @property
