@@ -6,7 +6,7 @@ import pytest
 
 from phyla.formatting import duration, format_count, format_estimate, mask_password, number, params, size
 from phyla.lineage import Schedule, Segment
-from phyla.records import summarize_error
+from phyla.records import Json, summarize_error
 from phyla.strategies import describe
 
 
@@ -70,7 +70,7 @@ def test_numbers_and_sizes() -> None:
 def test_a_discount_near_1_is_not_rounded_to_1(value: float, words: str) -> None:
     assert number(value) == words
     if value < 1:
-        change = {"gamma": {"from": 0.9, "to": value, "by": "1 - x, x0.5"}}
+        change: Json = {"gamma": {"from": 0.9, "to": value, "by": "1 - x, x0.5"}}
         shown = [
             params({"gamma": value}).removeprefix("gamma="),
             describe({"decision": "explore", "changes": change}).split(" to ")[1].split(" (")[0],

@@ -558,10 +558,11 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["state in the log", "state beside the log", "arrays beside the log"])
 def test_a_log_of_the_trials_in_a_checkpoint_is_no_state_of_training(tmp_path: Path, layout: str) -> None:
     def train(trial: phyla.Trial) -> None:
-        state = (
-            json.loads((trial.source.path / "state.json").read_text()) if trial.source else {"x": 10.0, "log": []}
-        )
-        state = {"x": state[-1]["x"], "log": state} if isinstance(state, list) else state
+        state: Any = {"x": 10.0, "log": []}
+        if trial.source:
+            state = json.loads((trial.source.path / "state.json").read_text())
+        if isinstance(state, list):
+            state = {"x": state[-1]["x"], "log": state}
         for _ in trial.steps():
             state["x"] -= trial.params["lr"] * min(2 * state["x"], 1e3 / (1 - trial.params["momentum"]))
         entry = {"x": state["x"], "step": trial.end_step, "params": dict(trial.params.flat())}
