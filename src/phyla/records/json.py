@@ -25,10 +25,13 @@ def read_number(raw: Json) -> float:
 
 
 def significant(value: float, digits: int) -> str:
-    """Return a number with this many digits, and more if it is near 1: for 0.99996, the distance from 1 counts."""
+    """Return a number with this many digits, and more if it is near 1: for 0.99996, the distance from 1 counts.
+
+    Below 1e-9, that is a rounding error.
+    """
     distance = 1 - value
-    more = -math.floor(math.log10(distance)) - 2 if 0 < distance < 0.01 else 0
-    return f"{value:.{min(digits + more, 17)}g}"
+    more = -math.floor(math.log10(distance)) - 2 if 1e-9 < distance < 0.01 else 0
+    return f"{value:.{digits + more}g}"
 
 
 def read_list(raw: Json) -> Sequence[Json]:
