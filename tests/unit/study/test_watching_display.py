@@ -2,6 +2,7 @@
 
 import codecs
 import errno
+import math
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ from rich.console import Console
 import phyla
 from facts import check_facts
 from phyla import settings, terminal
+from phyla.formatting import format_estimate
 from phyla.records import (
     Aim,
     Checkpoint,
@@ -33,6 +35,7 @@ from phyla.records import (
     StudyRecord,
     StudyState,
     TrialRecord,
+    json_number,
 )
 from phyla.study import Progress
 from phyla.study.results.watched_runs import Change
@@ -407,6 +410,18 @@ def test_a_long_failure_is_printed_in_full_once(capsys: pytest.CaptureFixture[st
         display.show(Change(run="run", kind="partial", seen=seen, group=group))
     reasons = [line.partition(" partial: ")[2] for line in capsys.readouterr().out.splitlines()]
     assert reasons == ["no data", "failed as above", "no memory", "failed as above"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.5])
+@pytest.mark.parametrize("stderr", [None, math.nan, math.inf, 0.1])
+def test_values_that_strict_json_writes_as_text_are_shown(
+    value: float, stderr: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = Checkpoint(study=1, kind=CheckpointKind.SEEN, name="step-1", step=1, identity="1", created_at=0.0)
+    stored = {"value": json_number(value), "stderr": json_number(stderr)}
+    group = Group(study=1, suite="held", state=GroupState.COMPLETE, values={"loss_mean": stored}, created_at=0.0)
+    ChangeDisplay({}).show(Change(run="run", kind="complete", seen=seen, group=group))
+    assert f"loss_mean {format_estimate(value, stderr)}" in capsys.readouterr().out
 
 
 def test_failures_are_told_although_the_clock_of_the_store_is_behind(

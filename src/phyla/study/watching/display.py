@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from phyla import records
+from phyla.evaluation.matrix import group_values
 from phyla.formatting import duration, format_count, format_estimate
 from phyla.records import escape_name, summarize_error
 from phyla.terminal import Display
@@ -76,7 +77,7 @@ class ChangeDisplay(Display):
         if change.kind != "complete":
             return f"{name} {group.suite} {change.kind}: {self._explain(change.run, group)}"
         lag = "" if change.lag_s is None else f"  lag {duration(change.lag_s)}"
-        return f"{name} {group.suite} complete: {self._values(group)}{lag}"
+        return f"{name} {group.suite} complete: {self._values(seen, group)}{lag}"
 
     def _explain(self, run: str, group: records.Group) -> str:
         """Return why a group has no result; a long failure is printed in full once."""
@@ -86,11 +87,12 @@ class ChangeDisplay(Display):
         self._told.add(key)
         return str(group.why)
 
-    def _values(self, group: records.Group) -> str:
-        values: dict[str, Any] = dict(group.values)
+    def _values(self, seen: records.Checkpoint, group: records.Group) -> str:
+        values = group_values(seen, group).values
         objective = self._objectives.get(group.suite)
         main = objective.metric if objective is not None else None
         names = sorted(values, key=lambda name: (name != main, "/" in name))
-        words = "  ".join(f"{name} {format_estimate(**values[name])}" for name in names[:VALUES_SHOWN])
+        shown = [(name, values[name]) for name in names[:VALUES_SHOWN]]
+        words = "  ".join(f"{name} {format_estimate(known.value, known.stderr)}" for name, known in shown)
         more = f"  and {len(names) - VALUES_SHOWN} more" if len(names) > VALUES_SHOWN else ""
         return f"{words or 'no values'}{more}{'  (best so far)' if group.best else ''}"
