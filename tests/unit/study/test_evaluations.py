@@ -315,3 +315,8 @@ def test_a_run_without_checkpoints_is_empty_everywhere(tmp_path: Path) -> None:
     assert list(found.points()) == []
     assert found.summary() == {}
     assert found.events() == []
+
+
+def test_an_output_called_samples_is_not_compared_sample_by_sample(run: EvaluatedRun) -> None:
+    compared = run.evaluations.compare_models("step_1000", "step_2000")
+    assert {row.task: row.paired for row in compared.differences}["clean"] == 0

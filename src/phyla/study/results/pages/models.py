@@ -13,7 +13,7 @@ from phyla.formatting import format_estimate, number
 from phyla.integrations.harness_results import ModelResults, read_harness, sample_scores
 from phyla.pages import Table
 from phyla.records import Checkpoint, JsonObject, escape_name
-from phyla.worker.evaluating.samples import NAME, read_samples
+from phyla.worker.evaluating.samples import FILE, NAME, read_samples
 
 if TYPE_CHECKING:
     from phyla.study.results.evaluations import Evaluations, MatrixRow
@@ -101,9 +101,12 @@ def _find(evaluations: "Evaluations", checkpoint: str) -> "MatrixRow":
 
 
 def _read_samples(outputs: Path, cell: Cell) -> list[JsonObject]:
-    """Return the samples that an eval task saved, of all shards; none where the files are gone."""
+    """Return the samples that an eval task saved, of all shards; none where the files are gone.
+
+    Its own output of that name, by `save(samples=...)`, is another file.
+    """
     paths = [outputs / file for file in cell.files.get(NAME, ())]
-    return [sample for path in paths if path.is_file() for sample in read_samples(path)]
+    return [sample for path in paths if path.name == FILE and path.is_file() for sample in read_samples(path)]
 
 
 def _scores(cell: Cell, samples: Sequence[JsonObject]) -> dict[str, ModelScore]:
