@@ -93,6 +93,8 @@ def best_lines(results: "Results") -> list[str]:
 
 def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
     """Show the best checkpoint of one suite, or of each suite with an objective."""
+    from phyla.study.results.pages.models import without_objective
+
     run = evaluations.name
     names = [suite] if suite else [outline.name for outline in evaluations.suites if outline.objective is not None]
     best = {name: evaluations.best(name) for name in names}
@@ -109,10 +111,7 @@ def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_j
         print_json((rows[0] if rows else None) if suite else rows)
         return
     if not names:
-        raise StudyNotFound(
-            f"no suite of {run!r} has an objective, so there is no best checkpoint; add one, such as "
-            'objective=phyla.Maximize("accuracy_mean")'
-        )
+        raise StudyNotFound(without_objective(run))
     if not any(best.values()):
         subject = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
         raise StudyNotFound(f"{subject} complete on no checkpoint of {run!r} yet")

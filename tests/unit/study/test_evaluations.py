@@ -12,7 +12,7 @@ from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, VirtualClock, clean, ev
 from facts import check_facts, raises
 from phyla import plugins
 from phyla.controller import Sightings, StudyRecords
-from phyla.errors import ConfigurationError, StateError, StudyNotFound
+from phyla.errors import ConfigurationError, StateError, StudyNotFound, UsageError
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
@@ -315,6 +315,43 @@ def test_a_run_without_checkpoints_is_empty_everywhere(tmp_path: Path) -> None:
     assert list(found.points()) == []
     assert found.summary() == {}
     assert found.events() == []
+
+
+@pytest.fixture(scope="module")
+def rewound(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
+    """A run whose steps 200 and 400 were written twice under the same names."""
+    run = EvaluatedRun(tmp_path_factory.mktemp("rewound"), suites=[replace(SPARSE, policy=phyla.Policy())])
+    for times, step in ((1, 200), (1, 400), (2, 200), (2, 400)):
+        run.sees(f"step_{step}", step, identity=f"{step} {times}")
+        run.work()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "against", "names"),
+    [
+        ("200", "200@0", ("step_200@1", "step_200")),
+        ("step_400", "step_400@0", ("step_400@1", "step_400")),
+        ("200@0", "200@1", ("step_200", "step_200@1")),
+        ("newest", "step_400@0", ("step_400@1", "step_400")),
+    ],
+)
+def test_checkpoints_of_two_branches_are_compared(
+    rewound: EvaluatedRun, checkpoint: str, against: str, names: tuple[str, str]
+) -> None:
+    compared = rewound.evaluations.compare_models(against, checkpoint)
+    assert (compared.name, compared.against) == names
+
+
+@pytest.mark.parametrize("against", ["400", "400@1", "step_400", "step_400@1", "newest"])
+def test_a_checkpoint_is_not_compared_with_itself(rewound: EvaluatedRun, against: str) -> None:
+    with raises(UsageError, "--checkpoint"):
+        rewound.evaluations.compare_models(against, "step_400")
+
+
+def test_without_an_objective_there_is_no_best_to_compare_with(rewound: EvaluatedRun) -> None:
+    with raises(UsageError, "objective"):
+        rewound.evaluations.compare_models("best", "400")
 
 
 def test_an_output_called_samples_is_not_compared_sample_by_sample(run: EvaluatedRun) -> None:

@@ -255,7 +255,8 @@ class Evaluations:
         """Return all results on one checkpoint, with the samples that eval tasks saved.
 
         Args:
-            checkpoint: its name or its step; or `newest`, the newest one with a result, or `best`.
+            checkpoint: its name or its step, in the newest branch that has it, or `200@0` in another one; or
+                `newest`, the newest one with a result, or `best`.
 
         Raises:
             UsageError: there is no such checkpoint.

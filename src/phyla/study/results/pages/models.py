@@ -24,12 +24,15 @@ DETAILS = "harness"
 
 def read_model(evaluations: "Evaluations", checkpoint: str) -> ModelResults:
     """Return the results on one checkpoint; see `Evaluations.model_results`."""
-    row = _find(evaluations, checkpoint)
+    return _read(evaluations, _find(evaluations, checkpoint))
+
+
+def _read(evaluations: "Evaluations", row: "MatrixRow") -> ModelResults:
     outputs = evaluations.places.folder("outputs", evaluations.name).parent
     cells = [cell for cell in row.cells if cell.status.has_value and cell.replicate == 0]
     samples = {cell.task: _read_samples(outputs, cell) for cell in cells}
     return ModelResults(
-        name=row.seen.name,
+        name=_name(row.seen),
         scores={cell.task: _scores(cell, samples[cell.task]) for cell in cells},
         samples=samples,
         groups=_groups(evaluations, row),
@@ -39,11 +42,15 @@ def read_model(evaluations: "Evaluations", checkpoint: str) -> ModelResults:
 
 def compare(evaluations: "Evaluations", checkpoint: str, against: str) -> ModelComparison:
     """Return how a checkpoint differs from another one or from a file; see `Evaluations.compare_models`."""
-    model = read_model(evaluations, checkpoint)
-    is_file = against.endswith(".json") or Path(against).is_file()
-    reference = read_harness(Path(against)) if is_file else read_model(evaluations, against)
-    if model.name == reference.name:
-        raise UsageError(f"{against} is {model.name} itself; compare another one, with --checkpoint")
+    row = _find(evaluations, checkpoint)
+    model = _read(evaluations, row)
+    if against.endswith(".json") or Path(against).is_file():
+        reference = read_harness(Path(against))
+    else:
+        other = _find(evaluations, against)
+        if other.seen.id == row.seen.id:
+            raise UsageError(f"{against} is {model.name} itself; compare another one, with --checkpoint")
+        reference = _read(evaluations, other)
     metrics = {task: list(scores)[:1] for task, scores in model.scores.items()}
     both = metrics_in_both(model.scores, reference.scores, metrics)
     if not both:
@@ -79,16 +86,18 @@ def differences_table(comparison: ModelComparison) -> Table:
 
 
 def _find(evaluations: "Evaluations", checkpoint: str) -> "MatrixRow":
-    """Return the results of a checkpoint by its name, its step, `newest` or `best`."""
+    """Return the results of a checkpoint by its name or step, maybe of a branch, `newest` or `best`."""
     known = list(evaluations.checkpoints())
     if checkpoint == "best":
         suites = [suite.name for suite in evaluations.suites if suite.objective is not None]
+        if not suites:
+            raise UsageError(without_objective(evaluations.name))
         bests = [best for best in map(evaluations.best, suites) if best is not None]
         chosen: list[Checkpoint] = [seen for seen in known if bests and seen.id == bests[0].seen.id]
     elif checkpoint == "newest":
         chosen = known
     else:
-        chosen = [seen for seen in known if checkpoint in (seen.name, str(seen.step))]
+        chosen = [seen for seen in known if checkpoint in _names_of(seen)]
     for seen in sorted(chosen, key=lambda seen: (seen.branch, seen.step, seen.number), reverse=True):
         for row in evaluations.rows_of([seen.id]):
             if any(cell.status.has_value for cell in row.cells):
@@ -97,6 +106,24 @@ def _find(evaluations: "Evaluations", checkpoint: str) -> "MatrixRow":
     raise UsageError(
         f"{evaluations.name} has no checkpoint {escape_name(checkpoint)} with a result; give a name, a step, "
         f"newest or best. The newest ones: {names}"
+    )
+
+
+def _name(seen: Checkpoint) -> str:
+    """Return the name of a checkpoint, with its branch where training was rewound."""
+    return f"{seen.name}@{seen.branch}" if seen.branch else seen.name
+
+
+def _names_of(seen: Checkpoint) -> set[str]:
+    names = (seen.name, str(seen.step))
+    return {*names, *(f"{name}@{seen.branch}" for name in names)}
+
+
+def without_objective(run: str) -> str:
+    """Explain why a run has no best checkpoint."""
+    return (
+        f"no suite of {run!r} has an objective, so there is no best checkpoint; add one, such as "
+        'objective=phyla.Maximize("accuracy_mean")'
     )
 
 
