@@ -246,6 +246,38 @@ def test_mistakes_are_explained(evaluated: Evaluated, words: tuple[str, ...], fa
     check_facts(text, *facts)
 
 
+WITHOUT_TOKENIZER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from transformers import AutoConfig, AutoModelForCausalLM
+from phyla.errors import EvaluationError
+from phyla.integrations.lm_eval import LoadModel
+
+small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=64)
+for kind in ("gpt2", "gpt_neox", "qwen2", "opt"):
+    path = Path(f"bare/{kind}")
+    own = {} if kind != "opt" else {"word_embed_proj_dim": 16, "ffn_dim": 16}
+    config = AutoConfig.for_model(kind, **small, **own, bos_token_id=0, eos_token_id=0, pad_token_id=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    try:
+        LoadModel(device="cpu")(SimpleNamespace(path=path))
+    except EvaluationError as error:
+        print(kind, error)
+    LoadModel(device="cpu", model_args={"tokenizer": sys.argv[1]})(SimpleNamespace(path=path))
+"""
+
+
+def test_a_checkpoint_without_a_tokenizer_is_not_evaluated(evaluated: Evaluated) -> None:
+    tokenizer = evaluated.folder / "runs" / "step_10"
+    done = forked.run(
+        ["-c", WITHOUT_TOKENIZER, tokenizer], cwd=evaluated.folder, frameworks=True, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    for kind, line in zip(("gpt2", "gpt_neox", "qwen2", "opt"), done.stdout.splitlines(), strict=True):
+        check_facts(line, kind, "tokenizer", "model_args")
+
+
 def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:
     file = evaluated.write("suite.toml", SUITE)
     check_facts(evaluated.run("watch", "runs", "--suite", file, "--plan"), "many", "0 shards would be computed")

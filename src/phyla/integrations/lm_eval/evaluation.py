@@ -43,12 +43,21 @@ class LoadModel:
     include_path: str | None = None
 
     def __call__(self, checkpoint: EvaluationCheckpoint) -> Loaded:
-        """Return the model."""
+        """Return the model.
+
+        Raises:
+            EvaluationError: the checkpoint has no tokenizer.
+        """
         from lm_eval.api.registry import get_model
 
         arguments = {"pretrained": str(checkpoint.path), **self.model_args}
         settings = {"batch_size": self.batch_size, "device": self.device or _device(self.model)}
         model = get_model(self.model).create_from_arg_obj(arguments, settings)
+        if _lacks_tokenizer(model):
+            raise EvaluationError(
+                "this checkpoint has no tokenizer: let training save it, as Trainer(processing_class=tokenizer) "
+                'does, or name one: model_args={"tokenizer": "PATH"}'
+            )
         return Loaded(model, self.files, self.include_path)
 
 
@@ -61,6 +70,14 @@ def _device(model: str) -> str | None:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _lacks_tokenizer(model: Any) -> bool:
+    """Return whether a tokenizer knows no text: transformers makes such a one if there are no files of it."""
+    tokenizer = getattr(model, "tokenizer", None)
+    # Only those of transformers have these.
+    special = getattr(tokenizer, "all_special_tokens", None)
+    return tokenizer is not None and special is not None and set(tokenizer.get_vocab()) <= set(special)
 
 
 def evaluate(evaluation: Evaluation) -> None:
