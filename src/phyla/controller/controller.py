@@ -27,6 +27,7 @@ from phyla.machine import (
     KeptCheckpoints,
     LimitNotBefore,
     NoTime,
+    NotJudged,
     NoWork,
     Outdated,
     ParentGone,
@@ -170,6 +171,8 @@ class Controller:
                 answer, commands = machine.complete(tx, self._judging, done)
         except LeaseLost as error:
             return error
+        except NotJudged as error:
+            return self._return_unjudged(tx, done, error)
         self._apply(tx, commands)
         if (
             commands
@@ -180,6 +183,19 @@ class Controller:
             # Whether its member has finished depends on the new settings, which this process does not have.
             tx.apply(machine.reopen(tx, tx.trial(answer.job).member))
         return answer
+
+    def _return_unjudged(self, tx: Transaction, done: Completion | Evaluated, error: NotJudged) -> LeaseLost:
+        """Queue a trial again whose fitness could not be computed, and fail the study: the next would meet it."""
+        message = (
+            f"the fitness of {error} could not be computed: {_with_place(error.__cause__ or error)}. "
+            "It is queued again; completed trials are kept. Fix the error, then run the study again."
+        )
+        LOG.error(message, exc_info=error.__cause__)
+        if isinstance(done, Completion):
+            self._apply(tx, machine.release(tx, done.trial, done.token, message))
+        if tx.study().state is StudyState.RUNNING:
+            tx.apply([SetStudyState(StudyState.FAILED, message)])
+        return LeaseLost(message)
 
     def _apply(self, tx: Transaction, commands: Sequence[Command]) -> None:
         """Apply commands, then aggregate or end the groups whose jobs they ended."""
@@ -267,13 +283,8 @@ class Controller:
 
     def _undecided(self, error: Exception) -> Ended:
         """Fail a study whose strategy raised an error."""
-        frames = [*traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, UsageError):
-            # The line in phyla that rejects a value does not help; the line that passed it does.
-            frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
-        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         message = (
-            f"{type(self.population.strategy).__name__} could not decide: {type(error).__name__}: {error}{where}. "
+            f"{type(self.population.strategy).__name__} could not decide: {_with_place(error)}. "
             "Completed trials are kept, and running ones finish. Fix the error, then run the study again."
         )
         LOG.exception(message)
@@ -398,6 +409,16 @@ class Controller:
             "results and accepts no more work; restart it with the changed study file"
         )
         self._outdated = why if changed else None
+
+
+def _with_place(error: BaseException) -> str:
+    """Return an error in words, with the line that raised it."""
+    frames = [*traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, UsageError):
+        # The line in phyla that rejects a value does not help; the line that passed it does.
+        frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _no_time(work: str, expected_s: float | None, room: Room) -> NoTime:

@@ -66,6 +66,7 @@ from phyla.machine.requests import (
     Failure,
     Idle,
     NoTime,
+    NotJudged,
     NoWork,
     Outdated,
     ReportAnswer,

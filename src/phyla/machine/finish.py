@@ -16,7 +16,7 @@ from phyla.machine.evaluating.observe import observe, set_unusable
 from phyla.machine.evaluating.score import judged_values, mean_with
 from phyla.machine.jobs import change_state, verify_token
 from phyla.machine.published_states import deciding_again, publish_state, replace_score, without_states_on
-from phyla.machine.requests import Accepted, Completion, Failure, Stopped
+from phyla.machine.requests import Accepted, Completion, Failure, NotJudged, Stopped
 from phyla.machine.rules import TrainRules
 from phyla.machine.stopping import drop_repeated, judge
 from phyla.machine.view import View
@@ -39,6 +39,7 @@ from phyla.records import (
     worth,
 )
 from phyla.strategies import FromSuite
+from phyla.strategies.fitness import apply_rule
 from phyla.strategies.starts import scored_trial
 
 
@@ -52,11 +53,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     reason, judged = judge(view, rules, trial, reports)
     if reason is not None:
         return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
-    rule = rules.strategy.fitness
-    judgement = Worth(fitness=None, order=None, criteria=None)
-    if not isinstance(rule, FromSuite):
-        values = {goal.metric: rule(done.values[goal.metric], goal) for goal in rules.objective.goals}
-        judgement = worth(values, rules.objective)
+    judgement = _judge_reported(rules, done)
     now = view.now()
     checkpoint, index = _result(trial, done)
     completed = change_state(
@@ -97,6 +94,18 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     if trial.kind is JobKind.TRAIN:
         commands += _add_checkpoint(view, rules, completed, done)
     return Accepted(job=trial.id, fitness=completed.fitness), commands
+
+
+def _judge_reported(rules: TrainRules, done: Completion) -> Worth:
+    """Return what the reports of a trial are worth; nothing yet if a suite gives the fitness."""
+    rule = rules.strategy.fitness
+    if isinstance(rule, FromSuite):
+        return Worth(fitness=None, order=None, criteria=None)
+    reported = [(goal, done.values[goal.metric]) for goal in rules.objective.goals]
+    try:
+        return worth({goal.metric: apply_rule(rule, values, goal) for goal, values in reported}, rules.objective)
+    except Exception as error:
+        raise NotJudged(f"trial {done.trial}") from error
 
 
 def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:

@@ -211,6 +211,11 @@ class Evaluated:
     events: Sequence[EvalEvent] = ()
 
 
+@final
+class NotJudged(Exception):
+    """The fitness rule or the objective raised the error that is the cause of this one."""
+
+
 Answer: TypeAlias = Accepted | Stopped | LeaseLost
 Work: TypeAlias = Claimed | ClaimedEvaluation
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended

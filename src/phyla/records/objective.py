@@ -173,7 +173,10 @@ class Worth(TypedDict):
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
     """Return the score that an objective gives for its metrics."""
-    judgement = objective.judge(values)
+    judgement: Any = objective.judge(values)
+    if not isinstance(judgement, Judgement):
+        call = f"{type(objective).__name__}.judge() returned {judgement!r}"
+        raise ConfigurationError(f"{call}; it must return Judgement")
     if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
         (value,) = values.values()
         if value == judgement.fitness or math.isnan(value):

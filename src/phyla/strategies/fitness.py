@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
+from phyla.errors import ConfigurationError
 from phyla.records import Goal, Maximize
-from phyla.validation import check
+from phyla.validation import check, plain
 
 
 class FitnessRule(Protocol):
@@ -15,6 +16,15 @@ class FitnessRule(Protocol):
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         """Return the value; `values` are in the order of the reports, at least one."""
         ...
+
+
+def apply_rule(rule: FitnessRule, values: Sequence[float], objective: Goal) -> float:
+    """Return the value of a rule as a float; `ConfigurationError` if it is not a number."""
+    value = plain(rule(values, objective))
+    if not isinstance(value, int | float):
+        name = getattr(rule, "__name__", repr(rule))
+        raise ConfigurationError(f"the fitness rule {name} returned {value!r}; it must return a number")
+    return float(value)
 
 
 @final

@@ -1,15 +1,16 @@
 """Strategies and rules of a user: what they return is checked, and errors name them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from facts import check_facts, raises
-from phyla.errors import ConfigurationError
-from phyla.machine import TrainRules
+from phyla.errors import ConfigurationError, LeaseLost
+from phyla.machine import Ended, TrainRules
 from phyla.records import JobState, Maximize, Member, MemberState, Scored, StudyState, TrialRecord
+from phyla.records.objective import _OneMetric
 from phyla.space import Float, Int, Space
 from phyla.strategies import (
     PB2,
@@ -20,6 +21,7 @@ from phyla.strategies import (
     ExploitPipeline,
     Explored,
     ExplorePipeline,
+    Last,
     Measure,
     Population,
     Start,
@@ -174,6 +176,69 @@ def test_what_a_rule_asks_of_phyla_in_vain_has_its_file_and_line() -> None:
             return context.space.validate({"lr": 99.0})
 
     check_facts(ran(pbt(exploit=None, explore=Outside()))[0], "99.0", "[0.001", "1.0]", __file__)
+
+
+def no_number(values: Any, objective: Any) -> Any:
+    return None
+
+
+def text(values: Any, objective: Any) -> Any:
+    return "0.5"
+
+
+def several(values: Any, objective: Any) -> Any:
+    return np.array([1.0, 2.0])
+
+
+def broken(values: Any, objective: Any) -> Any:
+    raise RuntimeError("there is no such rule")
+
+
+@dataclass(frozen=True)
+class Judges(_OneMetric):
+    """Judges as it is told."""
+
+    found: Any = None
+    maximize = True
+
+    def judge(self, values: Any) -> Any:
+        if self.found is None:
+            raise RuntimeError("no judgement")
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("rule", "objective", "told"),
+    [
+        (no_number, Maximize("Q"), "no_number None"),
+        (text, Maximize("Q"), "text '0.5'"),
+        (several, Maximize("Q"), "several array("),
+        (broken, Maximize("Q"), f"RuntimeError there is no such rule {__file__}"),
+        (Last(), Judges("Q", found=3.0), "Judges.judge() 3.0"),
+        (Last(), Judges("Q"), f"RuntimeError no judgement {__file__}"),
+    ],
+)
+def test_a_fitness_that_cannot_be_computed_fails_the_study_and_loses_no_attempt(
+    rule: Any, objective: Any, told: str
+) -> None:
+    rules = TrainRules(space=SPACE, objective=objective, strategy=pbt(fitness=rule))
+    simulation = Simulation(rules, lambda parent, trial: (None, 1.0))
+    claimed, _ = simulation.controller.claim("w")
+    done = replace(simulation.completion(claimed[0].trial), values={"Q": [1.0]})
+    (answer,), _, rest = simulation.controller.complete([done], "w", 1)
+    assert isinstance(answer, LeaseLost)
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    check_facts(rest.message or "", "trial 1", *told.split())
+    with simulation.store.reader(simulation.study.id) as reader:
+        trial = reader.trials()[0]
+    assert (trial.state, trial.failures) == (JobState.PENDING, 0)
+
+
+def test_a_fitness_of_numpy_is_a_float() -> None:
+    message, trials = ran(pbt(fitness=lambda values, objective: np.float32(values[-1])))
+    assert not message
+    assert {type(trial.fitness) for trial in trials} == {float}
 
 
 def test_trials_without_steps_are_refused() -> None:
