@@ -247,8 +247,10 @@ class _Claim:
 
     def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
         """Return the hyperparameters of the trial; reject values outside the space."""
-        if any(start.params == state.params for state in (head, start.weights) if state is not None):
-            return start.params
+        for state in (head, start.weights):
+            # It may be outside of a space that was changed since.
+            if state is not None and start.params == state.params:
+                return state.params
         strategy = self.rules.strategy
         rule = getattr(strategy, "explore", None)
         named = f"{type(strategy).__name__}({'' if rule is None else f'explore={rule!r}'})"

@@ -14,7 +14,7 @@ from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scor
 from phyla.space import Space
 from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.validation import check, setting_error
+from phyla.validation import check, check_integer, setting_error
 
 Population: TypeAlias = Sequence[Member]
 """The members that are compared, by index, each with what it published. Retired members are left out."""
@@ -100,7 +100,12 @@ class Start:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check(self, steps=1)
+        check(self, steps=1, exploited=(False, True))
+        _check_state(self, "weights")
+        for name, least, most in (("params_from", 1, None), ("seed", 0, 2**31 - 1)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_integer(name, value, least, most, "Start"))
 
 
 @final
@@ -133,6 +138,16 @@ class Measure:
 
     def __post_init__(self) -> None:
         check(self, times=1)
+        _check_state(self, "subject")
+
+
+def _check_state(decision: object, name: str) -> None:
+    state = getattr(decision, name)
+    if state is not None and not isinstance(state, Scored):
+        call = f"{type(decision).__name__}({name}=...)"
+        raise ConfigurationError(
+            f"{call} has a {type(state).__name__}; give a state of a member, such as its `head` or `published`"
+        )
 
 
 @final

@@ -119,6 +119,9 @@ def test_proposed_hyperparameters_are_stored_as_the_space_holds_them() -> None:
 
 
 MEMBER: Any = Member(study=1, index=0, state=MemberState.READY)
+SCORED: Any = Scored(
+    trial=1, member=0, checkpoint="1.1", index=0, step=5, params={"lr": 0.1}, fitness=1.0, order=1.0
+)
 PROPOSED = "ConfigurationError: Proposes.propose() returned {'lr': 0.1}; it must return Explored or None"
 CHOSEN = "ConfigurationError: Chooses.choose() returned None; it must return Exploited"
 
@@ -247,6 +250,40 @@ def test_trials_without_steps_are_refused() -> None:
             start(steps=steps)
     with raises(ConfigurationError, "Measure(times=0)", "1"):
         Measure(times=0, reason={})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"weights": MEMBER}, "Start(weights=...) Member published"),
+        ({"params_from": SCORED}, "Start(params_from=Scored("),
+        ({"params_from": 1.5}, "Start(params_from=1.5)"),
+        ({"seed": "abc"}, "Start(seed='abc')"),
+        ({"seed": -1}, "Start(seed=-1)"),
+        ({"seed": 2**31}, f"Start(seed={2**31})"),
+        ({"exploited": "yes"}, "Start(exploited='yes')"),
+    ],
+)
+def test_a_start_of_something_else_is_refused_where_it_is_made(given: Any, told: str) -> None:
+    with raises(ConfigurationError, *told.split()):
+        start(**given)
+    with raises(ConfigurationError, "Measure(subject=...)", "Member"):
+        Measure(times=1, reason={}, subject=MEMBER)
+    ids = start(params_from=np.int64(3), seed=np.int64(4))
+    assert {type(ids.params_from), type(ids.seed)} == {int}
+
+
+def test_equal_hyperparameters_of_numpy_are_stored_as_they_were() -> None:
+    @dataclass(frozen=True)
+    class Rounds(Scripted):
+        def decide(self, member: Member, population: Population, context: Context) -> Any:
+            head = member.head
+            params = {"lr": 0.1, "width": 4}
+            return start(weights=head, params=params if head is None else {**params, "lr": np.float32(0.1)})
+
+    message, trials = ran(Rounds(None, total_steps=10))
+    assert not message
+    assert [trial.params for trial in trials] == [{"lr": 0.1, "width": 4}] * 2
 
 
 def test_waiting_and_stopping_need_no_reason() -> None:
