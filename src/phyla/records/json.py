@@ -2,12 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias, final
 
 from typing_extensions import TypeAliasType
 
+from phyla.errors import WrongArgument
+
 Json = TypeAliasType("Json", "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None")
 JsonObject: TypeAlias = Mapping[str, Json]
+
+
+@final
+class ReadOnly(dict[str, Json]):
+    """A JSON object that plug-ins share: changing it raises, copies can be changed."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise WrongArgument("this is shared, and cannot be changed; change a copy, such as {**params, 'lr': 0.1}")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 def json_number(value: float | None) -> float | str | None:

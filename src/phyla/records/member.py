@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from phyla.records.json import JsonObject
+from phyla.records.json import JsonObject, ReadOnly
 from phyla.records.objective import Criteria
 
 
@@ -50,6 +50,11 @@ class Scored:
     criteria: Criteria | None = None
     age: int = 0
     progress: int = 0
+
+    def __post_init__(self) -> None:
+        # A strategy that changed them would change what was trained with them.
+        if type(self.params) is not ReadOnly:
+            object.__setattr__(self, "params", ReadOnly(self.params))
 
     @property
     def orders(self) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """Strategies and rules of a user: what they return is checked, and errors name them."""
 
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -273,15 +274,64 @@ def test_a_start_of_something_else_is_refused_where_it_is_made(given: Any, told:
     assert {type(ids.params_from), type(ids.seed)} == {int}
 
 
+@dataclass(frozen=True)
+class Changes(Strategy):
+    """Changes the hyperparameters of a member in place, in one of several ways."""
+
+    change: Any
+    population_size: int = 1
+    total_steps: int = 10
+
+    def decide(self, member: Member, population: Population, context: Context) -> Any:
+        params: Any = {"lr": 0.1} if member.head is None else member.head.params
+        if member.head is not None:
+            self.change(params)
+        return start(weights=member.head, params=params)
+
+
+IN_PLACE: dict[str, Any] = {
+    "an item": lambda params: params.__setitem__("lr", 99.0),
+    "several": lambda params: params.update(lr=99.0),
+    "less": lambda params: params.pop("width"),
+    "more": lambda params: params.setdefault("other", 1),
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
+def test_hyperparameters_of_a_state_cannot_be_changed_in_place(change: Any) -> None:
+    message, trials = ran(Changes(change))
+    check_facts(message, "copy", "Changes", __file__)
+    assert "/phyla/" not in message
+    assert [trial.params for trial in trials] == [{"lr": 0.1, "width": 4}]
+
+
+def test_rules_cannot_change_hyperparameters_in_place_either() -> None:
+    @dataclass(frozen=True)
+    class Doubles:
+        def propose(self, source: Scored, population: Population, context: Context) -> Explored:
+            params: Any = source.params
+            params["lr"] *= 2
+            return Explored(params=params)
+
+    message, _ = ran(pbt(exploit=None, explore=Doubles()))
+    check_facts(message, "copy", __file__)
+
+
+def test_copies_of_hyperparameters_can_be_changed() -> None:
+    for copied in (copy(SCORED.params), deepcopy(SCORED.params), deepcopy(SCORED).params):
+        copied["lr"] = 0.5
+    assert SCORED.params == {"lr": 0.1}
+
+
 def test_equal_hyperparameters_of_numpy_are_stored_as_they_were() -> None:
     @dataclass(frozen=True)
-    class Rounds(Scripted):
+    class Rounds(Changes):
         def decide(self, member: Member, population: Population, context: Context) -> Any:
             head = member.head
             params = {"lr": 0.1, "width": 4}
             return start(weights=head, params=params if head is None else {**params, "lr": np.float32(0.1)})
 
-    message, trials = ran(Rounds(None, total_steps=10))
+    message, trials = ran(Rounds(None))
     assert not message
     assert [trial.params for trial in trials] == [{"lr": 0.1, "width": 4}] * 2
 
