@@ -15,6 +15,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -64,10 +65,31 @@ def of_group(group: str) -> Mapping[str, EntryPoint]:
     }
 
 
+def load(point: EntryPoint) -> Any:
+    """Return a registered plug-in.
+
+    Raises:
+        NotImportable: its package cannot be imported, or has no such class.
+    """
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        package = f" of package {point.dist.name}" if point.dist else ""
+        raise NotImportable(
+            f"cannot load {point.value}, which is plug-in {f'{point.group}/{point.name}'!r}{package}: {error}"
+        ) from error
+
+
 @cache
 def _names() -> Mapping[type, str]:
     """Return the registered names by class."""
-    return {point.load(): name for name, point in list_plugins().items() if not name.startswith(STORED_BY_NAME)}
+    names: dict[type, str] = {}
+    for name, point in list_plugins().items():
+        # A plug-in whose package is broken matters only when it is named.
+        with suppress(NotImportable):
+            if not name.startswith(STORED_BY_NAME):
+                names[load(point)] = name
+    return names
 
 
 def encode(value: Any, name_of: NameOf | None = None) -> Json:
@@ -122,7 +144,7 @@ def decode(value: Json, find: Find | None = None) -> Any:
         return settings
     name = str(value["plugin"])
     known = name in list_plugins() and not name.startswith(STORED_BY_NAME)
-    kind = list_plugins()[name].load() if known else _find_unregistered(name, find)
+    kind = load(list_plugins()[name]) if known else _find_unregistered(name, find)
     try:
         return kind(**settings)
     except TypeError as error:

@@ -169,7 +169,7 @@ def launcher_named(name: str) -> Launcher:
     Raises:
         ConfigurationError: none is installed.
     """
-    launcher: Launcher = look_up("launcher", name, plugins.of_group(GROUP)).load()()
+    launcher: Launcher = plugins.load(look_up("launcher", name, plugins.of_group(GROUP)))()
     return launcher
 
 

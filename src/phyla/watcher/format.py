@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
-from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
+from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, NotImportable
 from phyla.records import escape_name
 from phyla.validation import look_up
 from phyla.watcher.formats.step_source import StepFrom
@@ -277,8 +277,8 @@ def load_formats() -> tuple[type[CheckpointFormat], ...]:
     formats: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
         # A format whose package is broken matters only when it is named.
-        with suppress(ImportError, AttributeError):
-            formats.append(point.load())
+        with suppress(NotImportable):
+            formats.append(plugins.load(point))
     return tuple(sorted(formats, key=lambda kind: (kind.rank, kind.name)))
 
 
@@ -341,7 +341,8 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any)
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
-    make: type[CheckpointFormat] = look_up("checkpoint format", name, plugins.of_group("phyla.formats")).load()
+    point = look_up("checkpoint format", name, plugins.of_group("phyla.formats"))
+    make: type[CheckpointFormat] = plugins.load(point)
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [field.name for field in fields(make)]

@@ -2,11 +2,20 @@
 
 import re
 from dataclasses import is_dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
+
 import phyla.strategies
+from facts import raises
 from phyla import plugins
+from phyla.errors import NotImportable
+from phyla.integrations.trackers import make_tracker
+from phyla.launchers.contract import launcher_named
 from phyla.strategies import Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait
+from phyla.study.files.tables import registered
+from phyla.watcher import get_format
 
 NOT_STORED = {Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait}
 """What rules are given and give back, and settings of a study that are no plug-ins."""
@@ -40,3 +49,26 @@ def test_a_rule_can_be_deleted_without_touching_another() -> None:
             )
             # The rule that others have as a default, and what is no rule.
             assert imported <= {"perturb", "gaussian_process"}, file
+
+
+@pytest.mark.parametrize("value", ["phyla.strategies:Missing", "no_such_package:Rule"])
+def test_a_plugin_whose_package_is_broken_matters_only_when_it_is_named(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {group: EntryPoint("broken", value, group) for group in plugins.GROUPS}
+    known = {**plugins.list_plugins(), **{f"{group}/broken": point for group, point in broken.items()}}
+    monkeypatch.setattr(plugins, "list_plugins", lambda: known)
+    plugins._names.cache_clear()
+    try:
+        test_the_fitness_of_a_suite_is_stored_by_its_registered_name()
+        for use in (
+            lambda: plugins.decode({"plugin": "phyla.explore/broken"}),
+            lambda: get_format("broken"),
+            lambda: launcher_named("broken"),
+            lambda: make_tracker("broken"),
+            lambda: registered("phyla.stopping", "broken"),
+        ):
+            with raises(NotImportable, value, "/broken"):
+                use()
+    finally:
+        plugins._names.cache_clear()

@@ -138,7 +138,7 @@ def make_tracker(tracker: str | Tracker) -> Tracker:
     if not isinstance(tracker, str):
         return tracker
     name, _, place = tracker.partition("=")
-    kind: type[Tracker] = look_up("tracker", name, plugins.of_group(GROUP)).load()
+    kind: type[Tracker] = plugins.load(look_up("tracker", name, plugins.of_group(GROUP)))
     try:
         return kind(place or None)
     except ImportError as error:

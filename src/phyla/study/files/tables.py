@@ -295,7 +295,7 @@ def plugin(group: str, *, optional: bool = False) -> Kind:
 @cache
 def registered(group: str, name: str) -> Kind:
     """Return the kind of the table of one plug-in's settings, without its name."""
-    return table(plugins.of_group(group)[name].load())
+    return table(plugins.load(plugins.of_group(group)[name]))
 
 
 def _plugin(group: str, optional: bool, value: Any, where: Where) -> Any:
