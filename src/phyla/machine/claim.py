@@ -47,6 +47,9 @@ from phyla.strategies.fitness import Estimated
 FINALISTS = 2**31
 """Added to the member where measurements of a final draw their seeds, which no decision draws."""
 
+DONOR_GONE = "the donor's checkpoint is gone"
+"""Why a member continues although its strategy chose a donor."""
+
 _PLAIN = (str, float, int, type(None))
 Step = tuple[ClaimAnswer | None, list[Command]]
 """An answer and commands; without an answer the caller applies the commands and repeats the request."""
@@ -109,7 +112,10 @@ def claim(
 
 def _completion_reason(view: View, rules: TrainRules) -> str | None:
     """Return why the study is complete before its members; None if it is not."""
-    reasons = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
+    reasons = (
+        check_returned(rule, "ends", rule.ends(view.members(), rules.objective, view), str, type(None))
+        for rule in rules.stopping
+    )
     return next((why for why in reasons if why is not None), None) or _goal(view, rules)
 
 
@@ -225,7 +231,7 @@ class _Claim:
                 weights=head,
                 params=head.params,
                 params_from=head.trial,
-                reason={"decision": "continue", "compared": {"why": "the donor's checkpoint is gone"}},
+                reason={"decision": "continue", "compared": {"why": DONOR_GONE}},
                 exploited=False,
             )
         weights, reason = start.weights, start.reason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from effort import rarely
-from facts import raises
+from facts import check_facts, raises
 from phyla.configuration import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
@@ -610,6 +610,19 @@ def test_a_reason_that_is_no_json_stops_the_study_and_no_trial(answer: Any) -> N
     with simulation.store.reader(simulation.study.id) as reader:
         assert reader.study().state is StudyState.FAILED
         assert "TypeError" in str(reader.study().message)
+
+
+@pytest.mark.parametrize("answer", [True, False, {"why": "enough"}])
+def test_an_end_that_is_no_text_stops_the_study_and_is_named(answer: Any) -> None:
+    @dataclass(frozen=True)
+    class Ends(Odd):
+        def ends(self, *_: object) -> Any:
+            return answer
+
+    _, rest = make(pbt(size=1), Ends()).controller.claim("w")
+    assert isinstance(rest, Ended)
+    assert rest.state is StudyState.FAILED
+    check_facts(rest.message or "", "Ends.ends()", repr(answer), "str or None")
 
 
 def test_minimising_compares_the_other_way_round() -> None:
