@@ -13,6 +13,7 @@ from phyla import plugins
 from phyla.errors import PhylaError
 from phyla.evaluation import Suite
 from phyla.machine import TrainRules
+from phyla.machine.claim import DONOR_GONE
 from phyla.records import Maximize, Member, Objective, StudyState, TrialRecord
 from phyla.space import Choice, Float, Int, Space
 from phyla.strategies import Strategy, check_space
@@ -45,6 +46,7 @@ def check_strategy(
     - Its settings survive JSON.
     - Studies end after exactly `member_steps`, even with broken trials and scores that are nan or infinite.
     - Each decision has a reason, as JSON, and hyperparameters that the space allows.
+    - It starts from no checkpoint that was deleted, see `keeps_generations` and `keeps_best`.
     - A second study with the same seed has the same decisions; with `quorum=1.0` so has one with more workers.
 
     Args:
@@ -119,6 +121,10 @@ def _decisions(
         trials, members = [*reader.trials()], [*reader.members()]
     for trial in trials:
         require(trial.reason, f"{trial!r} was decided without a reason; give one as a dict")
+        deleted = trial.reason.get("compared") == {"why": DONOR_GONE}
+        require(
+            not deleted, f"{trial!r} should start from a deleted checkpoint; set keeps_generations or keeps_best"
+        )
     if rules.strategy.member_steps is not None and run.message is None:
         _check_budget(rules.strategy.member_steps, trials, members)
     return _in_words(trials)

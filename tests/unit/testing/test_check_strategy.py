@@ -13,6 +13,7 @@ import pytest
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import Member
 from phyla.strategies import PBT, Context, Decision, FromSuite, Population, Start, Stop, Strategy, Wait, sampled
+from phyla.strategies.starts import scored_trial, true_ancestry
 from phyla.testing import check_strategy
 
 GLOBAL: Any = np.random
@@ -92,6 +93,26 @@ def fails_after_broken_trials(start: Start, member: Member, context: Context) ->
     return start if member.broken_trial is None else with_rate(start, 2.0)
 
 
+def starts_from_the_first(start: Start, member: Member, context: Context) -> Decision:
+    if member.head is None:
+        return start
+    *_, first = true_ancestry(member.head.trial, context.history)
+    return replace(start, weights=scored_trial(first))
+
+
+def changes_in_place(start: Start, member: Member, context: Context) -> Decision:
+    for state in member.states:
+        values: Any = state.params
+        values["rate"] = 0.5
+    return start
+
+
+class Keeps(Planted):
+    """Keeps all checkpoints."""
+
+    keeps_generations = 1000
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "never ends": (NeverEnds(), "a study has not ended after 300 trials; see `finished` and Stop"),
     "numpy.random": (Planted(draws_from_numpy), "with the same seed: draw from context.rng only"),
@@ -105,6 +126,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a reason that is no JSON": (Planted(reasons_in_sets), "reason['why'] of a decision of Planted is {1}"),
     "nan": (Planted(fails_without_a_score), "cannot convert float NaN to integer"),
     "broken": (Planted(fails_after_broken_trials), "rate: 2.0 is outside"),
+    "deleted": (Planted(starts_from_the_first, total_steps=40), "set keeps_generations or keeps_best"),
+    "in place": (Planted(changes_in_place), "change a copy"),
     "a tuple": (Planted(labels=("a",)), "JSON has lists, but no tuples"),
     "an object": (Planted(labels=object()), "cannot be stored with the study"),
     "no strategy": (object(), "cannot be stored with the study"),
@@ -122,6 +145,10 @@ def test_what_a_strategy_does_wrong_is_said(name: str) -> None:
 @pytest.mark.parametrize("quorum", [0.0, 1.0])
 def test_a_strategy_that_does_nothing_wrong_passes(quorum: float) -> None:
     check_strategy(Planted(quorum=quorum))
+
+
+def test_a_strategy_may_start_from_old_checkpoints_that_it_keeps() -> None:
+    check_strategy(Keeps(starts_from_the_first, total_steps=40))
 
 
 def never(_evaluation: object) -> None:
