@@ -102,7 +102,7 @@ class Start:
     def __post_init__(self) -> None:
         check(self, steps=1, exploited=(False, True))
         _check_state(self, "weights")
-        for name, least, most in (("params_from", 1, None), ("seed", 0, 2**31 - 1)):
+        for name, least, most in (("params_from", 0, None), ("seed", 0, 2**31 - 1)):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, check_integer(name, value, least, most, "Start"))
