@@ -19,7 +19,7 @@ import pytest
 
 from effort import thorough
 from facts import check_facts
-from phyla.records import Role
+from phyla.records import Role, StudyState
 from phyla.service import make_app
 from phyla.service.tokens import create
 from phyla.store import Store, open_store
@@ -362,6 +362,20 @@ def test_figures(store: Store, http: httpx.Client) -> None:
     assert 'phyla_trials{state="running",study="quadratic"} 1.0' in told
     assert 'phyla_leases{study="quadratic"} 1.0' in told
     assert 'route="/v1/studies/{name}/suggestions",status="200"' in told
+
+
+def test_figures_count_the_studies_in_each_state(store: Store, http: httpx.Client) -> None:
+    def counts() -> dict[str, float]:
+        told = http.get(f"{http.base_url}".removesuffix("v1/") + "metrics").text
+        return {state: float(n) for state, n in re.findall(r'^phyla_studies{state="(\w+)"} (.+)$', told, re.M)}
+
+    assert counts() == dict.fromkeys(StudyState, 0)
+    http.post("/studies", json=TABLE)
+    study = store.find_study("quadratic")
+    assert study is not None
+    for state in StudyState:
+        store.set_state(study.id, state, "a reason")
+        assert counts() == {**dict.fromkeys(StudyState, 0), state: 1}
 
 
 def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:

@@ -1,5 +1,6 @@
 """Metrics for Prometheus: the state of the studies, and the time of requests to this replica."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import final
 
@@ -38,15 +39,20 @@ class Figures(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of running and draining studies."""
+        """Return how many studies are in each state, and the metrics of running and draining ones."""
+        known = self._store.studies()
+        counts = Counter(study.state for study in known)
+        studies = GaugeMetricFamily("phyla_studies", "Studies and watched runs by state", labels=("state",))
+        for state in StudyState:
+            studies.add_metric((state,), counts[state])
         trials = GaugeMetricFamily("phyla_trials", "Trials by state", labels=("study", "state"))
         leases = GaugeMetricFamily("phyla_leases", "Jobs that workers hold", labels=("study",))
         waiting = GaugeMetricFamily("phyla_evaluations_queued", "Evaluations that wait", labels=("study",))
-        for study in self._store.studies():
+        for study in known:
             if study.state in (StudyState.RUNNING, StudyState.DRAINING):
                 with self._store.reader(study.id) as reader:
-                    for state, count in reader.counts().items():
-                        trials.add_metric((study.name, state), count)
+                    for name, count in reader.counts().items():
+                        trials.add_metric((study.name, name), count)
                     leases.add_metric((study.name,), len(reader.running()))
                     waiting.add_metric((study.name,), reader.open_groups())
-        yield from (trials, leases, waiting)
+        yield from (studies, trials, leases, waiting)
