@@ -19,7 +19,8 @@ import pytest
 
 from effort import thorough
 from facts import check_facts
-from phyla.records import Role, StudyState
+from phyla.errors import StateError, StoreBusy, StoreUnavailable
+from phyla.records import Role, StudyState, Token
 from phyla.service import make_app
 from phyla.service.tokens import create
 from phyla.store import Store, open_store
@@ -387,6 +388,22 @@ def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
                 answer = client.request(method, path.format(study=1, name="a", trial=1), json={})
                 closed = path not in ("/health", "/ready")
                 assert (answer.status_code == 401) == closed, (path, answer.text)
+
+
+@pytest.mark.parametrize("error", [StateError, StoreBusy, StoreUnavailable, KeyboardInterrupt])
+def test_a_token_that_is_not_stored_leaves_no_file(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fails(self: Store, token: Token) -> None:
+        raise error("broken")
+
+    file = tmp_path / "secret"
+    with monkeypatch.context() as broken:
+        broken.setattr(type(store), "add_token", fails)
+        with pytest.raises(error):
+            create(store, "someone", Role.WORKER, file=file)
+    assert not file.exists()
+    assert create(store, "someone", Role.WORKER, file=file) == file.read_text().strip()
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from phyla.errors import ConfigurationError, StateError
+from phyla.errors import ConfigurationError
 from phyla.records import Role, Token, token_digest
 from phyla.settings import system_clock
 from phyla.store import Store
@@ -30,9 +30,10 @@ def create(store: Store, name: str, role: Role, lasts_s: float | None = None, fi
     token = Token(name=name, role=role, digest=token_digest(secret), created_at=now, expires_at=expires_at)
     try:
         store.add_token(token)
-    except StateError:
+    except BaseException:
+        # The store may have the token after all, if its answer was lost; without its secret it is of no use.
         if file is not None:
-            file.unlink()
+            file.unlink(missing_ok=True)
         raise
     return secret
 
