@@ -1,11 +1,14 @@
 """The objects below one URL of an object store, read and written by way of fsspec."""
 
 import errno
+import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any, TypeVar, final
 
 from phyla.errors import (
@@ -18,6 +21,8 @@ from phyla.errors import (
 )
 from phyla.system import patience
 
+LOG = logging.getLogger("phyla")
+
 T = TypeVar("T")
 Item = TypeVar("Item")
 
@@ -25,6 +30,8 @@ AT_ONCE = 8
 """Files that are moved at the same time."""
 PARTS_AT_ONCE = 4
 PART_BYTES = 2**24
+SILENT_S = 15.0
+"""Seconds after which a warning names a request that still waits; s3fs retries a silent store for minutes."""
 
 _CREDENTIALS = re.compile("Credential|Token|Profile|SSO")
 _OUT_OF_REACH = {
@@ -56,6 +63,7 @@ class Objects:
         self._is_s3 = self._protocol in ("s3", "s3a")
         self._made: tuple[int, Any] = (0, None)
         self._reached = False
+        self._slow = False
 
     def _files(self) -> Any:
         """Return the file system, which threads share, and processes do not."""
@@ -81,6 +89,34 @@ class Objects:
             raise ConfigurationError(f"checkpoints={self.url!r}: {error}; give s3://bucket/prefix") from None
 
     def _call(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
+        with self._noticed(doing, key):
+            return self._patient(doing, key, call)
+
+    @contextmanager
+    def _noticed(self, doing: str, key: str) -> Iterator[None]:
+        """Warn once if a request takes long, until one is quick again."""
+        slow = False
+
+        def notice() -> None:
+            nonlocal slow
+            slow = True
+            if not self._slow:
+                self._slow = True
+                where = f"{self.url}/{key}".rstrip("/")
+                LOG.warning(
+                    "still waiting for the store: it takes more than %g s to %s %s", SILENT_S, doing, where
+                )
+
+        timer = Timer(SILENT_S, notice)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._slow &= slow
+
+    def _patient(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
         files, usual_s = self._files(), patience.PATIENCE_S if self._reached else 0.0
         waiting = patience.Patience(lambda: usual_s if self._patience_s is None else self._patience_s)
         while True:
@@ -154,11 +190,11 @@ class Objects:
     def put(self, local: Path, key: str) -> None:
         """Write a file as an object."""
         how = {"chunksize": PART_BYTES} if self._is_s3 else {}
-        self._call("write", key, lambda files, path: files.put_file(str(local), path, **how))
+        self._patient("write", key, lambda files, path: files.put_file(str(local), path, **how))
 
     def get(self, key: str, local: Path) -> None:
         """Write an object into a file."""
-        self._call("read", key, lambda files, path: files.get_file(path, str(local)))
+        self._patient("read", key, lambda files, path: files.get_file(path, str(local)))
 
     def remove(self, keys: Collection[str]) -> None:
         """Remove objects; missing ones are ignored."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from facts import raises
@@ -379,6 +380,35 @@ def test_a_store_that_comes_back_gets_what_was_trained(
     checkpoints = opened()
     digest = save(checkpoints, "1.1")
     assert opened("elsewhere").verify("1.1").digest == digest
+
+
+def test_a_store_that_is_silent_is_named_once_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timers: list[Callable[[], None]] = []
+
+    class Clock:
+        """A timer that ends during the request to a key that is called silent."""
+
+        def __init__(self, seconds: float, notice: Callable[[], None]) -> None:
+            timers.append(notice)
+
+        def start(self) -> None:
+            return
+
+        cancel = start
+
+    def answer(files: MemoryFileSystem, path: str, **more: object) -> bytes:
+        if "silent" in path:
+            timers[-1]()
+        return b"content"
+
+    monkeypatch.setattr("phyla.checkpoints.objects.Timer", Clock)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", answer)
+    objects = Objects("memory://bucket")
+    for key in ("silent-1", "silent-2", "quick", "silent-3"):
+        assert objects.read(key) == b"content"
+    assert [text.rpartition("/")[2] for text in caplog.messages] == ["silent-1", "silent-3"]
 
 
 def test_without_credentials(
