@@ -28,10 +28,10 @@ def train(trial: phyla.Trial) -> None:
     trial.report(score=trial.params["lr"])
 
 
-def study(home: Path, function: Any = train, **options: Any) -> phyla.Study:
+def study(home: Path, function: Any = train, name: str = "mine", **options: Any) -> phyla.Study:
     pbt = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=TRIALS, quorum=1.0)
     return phyla.Study(
-        "mine", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), pbt, function, home=home, **options
+        name, {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), pbt, function, home=home, **options
     )
 
 
@@ -74,6 +74,24 @@ def test_what_was_named_once_need_not_be_named_again(
         assert not (tmp_path / "elsewhere" / "mine").exists()
     else:
         assert "Contents" not in client().list_objects_v2(Bucket=s3_bucket)
+
+
+def test_doctor_checks_the_disk_of_each_place_once(tmp_path: Path, cli: Phyla) -> None:
+    home, places = tmp_path / "home", [tmp_path / "home" / "inside", tmp_path / "one", tmp_path / "two"]
+    for number, place in enumerate([*places, places[1]]):
+        begun(home, name=f"s{number}", checkpoints=place)
+
+    def checked(*words: object) -> list[str]:
+        found = json.loads(cli("doctor", *words, "--json", "--home", home))
+        paths = [row["text"] for row in found if row["about"] == "checkpoints"]
+        assert len(paths) == sum(row["about"] == "checkpoints disk" for row in found)
+        return paths
+
+    assert checked() == [f"{places[1]}", f"{places[2]}"]
+    assert checked("s0") == []
+    assert checked("s3") == [f"{places[1]}"]
+    shutil.rmtree(places[2])  # as a disk that is not mounted
+    assert checked("s3") == [f"{places[1]}"]
 
 
 def test_another_place_is_refused_and_nothing_is_changed_there(tmp_path: Path, cli: Phyla) -> None:

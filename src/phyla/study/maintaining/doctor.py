@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
 from phyla import queries, settings
+from phyla.checkpoints import RemotePlace
 from phyla.errors import CheckpointError, PhylaError
 from phyla.formatting import format_count, join_names, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, escape_name
@@ -69,18 +70,18 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
     """
     from phyla.supervision.gpus import visible_gpus
 
+    place = places.checkpoint_root
     if name is None:
         packages = ", ".join(f"{package} {_version(package)}" for package in PACKAGES)
         yield _ok("versions", f"Python {platform.python_version()}, {packages}")
         yield from _directory("home", places.home)
-        place = places.checkpoint_root
         if isinstance(place, Path) and not place.is_relative_to(places.home):
             yield from _directory("checkpoints", place)
         gpus = visible_gpus()
         yield _ok("GPUs", f"{len(gpus)} visible: {', '.join(gpus)}" if gpus else "none visible")
     else:
         find_study(name, places, watched=True)[0].close()
-    yield from _store(places, name, digests=digests)
+    yield from _store(places, name, {place} if name is None else set(), digests=digests)
 
 
 def _version(name: str) -> str:
@@ -155,7 +156,9 @@ def _service(store: "RemoteStore") -> Iterator[DoctorFinding]:
     )
 
 
-def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[DoctorFinding]:
+def _store(
+    places: Places, name: str | None, checked: set[Path | RemotePlace], *, digests: bool
+) -> Iterator[DoctorFinding]:
     from phyla.store import SERVICES, open_store, schema_revision
 
     if places.storage == "memory://":
@@ -192,7 +195,9 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
             if study.watched:
                 yield from _run(store, study, places)
             else:
-                yield from _study(store, study, places, digests=digests)
+                root = places.checkpoints(study.name, study.config)
+                yield from _own_disk(root, places, checked)
+                yield from _study(store, study, root, digests=digests)
     finally:
         store.close()
 
@@ -228,11 +233,22 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFin
         )
 
 
-def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[DoctorFinding]:
+def _own_disk(
+    root: Path | RemotePlace, places: Places, checked: set[Path | RemotePlace]
+) -> Iterator[DoctorFinding]:
+    """Check the directory of a study's checkpoints, if it is outside the home and was not checked for another."""
+    if isinstance(root, Path) and root.is_dir() and not root.is_relative_to(places.home):
+        if root.parent not in checked:
+            yield from _directory("checkpoints", root.parent)
+        checked.add(root.parent)
+
+
+def _study(
+    store: "Store", study: StudyRecord, root: Path | RemotePlace, *, digests: bool
+) -> Iterator[DoctorFinding]:
     from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 
     about = f"study {study.name}"
-    root = places.checkpoints(study.name, study.config)
     repository = open_checkpoints(store, study.name, root)
     try:
         if known_checkpoints(store, study):
