@@ -14,6 +14,7 @@ import typer
 from typer import BadParameter, Context, Exit, Option
 from typer.core import TyperGroup
 
+import phyla
 from phyla import settings, study_modules
 from phyla.cli import options
 from phyla.cli.check import check
@@ -129,13 +130,24 @@ def _options(
     pass
 
 
+def format_warnings(commands: list[str]) -> None:
+    """Print warnings of phyla without their place in its source, and add the options of this command line."""
+    formatted, own = warnings.formatwarning, str(Path(phyla.__file__).parent)
+
+    def form(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        ours = category is UserWarning and Path(filename).is_relative_to(own)
+        text = f"warning: {message}\n" if ours else formatted(message, category, filename, lineno, line)
+        return visible(options.add_places(text, commands))
+
+    warnings.formatwarning = form
+
+
 def run_app() -> NoReturn:
     """Run the command line and exit; errors of phyla are one paragraph, others a traceback."""
-    formatted = warnings.formatwarning
     names = [function.__name__ for commands in PANELS.values() for function in commands]
-    warnings.formatwarning = lambda *warning, **line: visible(
-        options.add_places(formatted(*warning, **line), names)
-    )
+    format_warnings(names)
     settings.open_closed_output()
     settings.escape_output()
     study_modules.begin([""])

@@ -1,7 +1,10 @@
 """Commands in messages, as they can be pasted."""
 
+import warnings
+
 import pytest
 
+from phyla.cli.app import format_warnings
 from phyla.cli.options import add_places
 
 
@@ -38,3 +41,25 @@ def test_a_command_says_where_studies_live_once(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["phyla", "run", "a.py", "--home", "h"])
     assert add_places(message, ["doctor", "status"]) == pasted
+
+
+@pytest.mark.parametrize(
+    ("file", "category", "ours"),
+    [
+        (format_warnings.__code__.co_filename, UserWarning, True),
+        (format_warnings.__code__.co_filename, DeprecationWarning, False),
+        (pytest.__file__, UserWarning, False),
+        ("<string>", UserWarning, False),
+    ],
+)
+def test_only_warnings_of_phyla_are_printed_without_their_place_in_the_source(
+    file: str, category: type[Warning], ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr("sys.argv", ["phyla", "run", "a.py", "--home", "h"])
+    format_warnings(["doctor"])
+    text = warnings.formatwarning(category("\x1b[31m: phyla doctor a lists them"), category, file, 1)
+    assert "\x1b" not in text
+    assert "phyla --home h doctor a lists them" in text
+    assert (text == "warning: \\x1b[31m: phyla --home h doctor a lists them\n") == ours
+    assert (f"{file}:1" in text) != ours
