@@ -15,6 +15,7 @@ from object_store import client
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
 from phyla.study import Places, Results, load_study
+from phyla.study.maintaining.doctor import CheckResult, examine
 from phyla.study.maintaining.maintain import maintain
 
 TRIALS = 3
@@ -109,6 +110,9 @@ def test_another_place_is_refused_and_nothing_is_changed_there(tmp_path: Path, c
         with pytest.raises(ConfigurationError, match=words):
             attempt()
     assert "not in" in cli("best", "mine", "--home", home, "--checkpoints", other, code=2)
+    # To doctor it is a finding like others, so that it reports on the other studies, too.
+    found = examine(Places.of(home, checkpoints=other))
+    assert [row.about for row in found if row.verdict is CheckResult.FAIL] == ["study mine"]
     assert not other.exists()
     assert [one.name for one in list_studies(home, checkpoints=other)] == ["mine"]
     # A link to it is the same place.

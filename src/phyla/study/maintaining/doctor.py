@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast, final
 
 from phyla import queries, settings
 from phyla.checkpoints import RemotePlace
-from phyla.errors import CheckpointError, PhylaError
+from phyla.errors import CheckpointError, ConfigurationError, PhylaError
 from phyla.formatting import format_count, join_names, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, escape_name
 from phyla.study.places import Places, find_study
@@ -195,7 +195,11 @@ def _store(
             if study.watched:
                 yield from _run(store, study, places)
             else:
-                root = places.checkpoints(study.name, study.config)
+                try:
+                    root = places.checkpoints(study.name, study.config)
+                except ConfigurationError as error:
+                    yield _fail(f"study {study.name}", str(error))
+                    continue
                 yield from _own_disk(root, places, checked)
                 yield from _study(store, study, root, digests=digests)
     finally:
