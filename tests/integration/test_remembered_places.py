@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from command_line import Phyla
 from facts import check_facts, raises
 from listing import list_studies
 from object_store import client
-from phyla.errors import ConfigurationError
-from phyla.records import StudyState
+from phyla.errors import ConfigurationError, StudyNotFound
+from phyla.records import StudyKind, StudyState
+from phyla.store import open_store
 from phyla.study import Places, Results, load_study
 from phyla.study.maintaining.doctor import CheckResult, examine
 from phyla.study.maintaining.maintain import maintain
+from phyla.study.results.load import open_any
 
 TRIALS = 3
 
@@ -174,3 +177,16 @@ def test_a_study_started_anew_stays_where_it_was(tmp_path: Path) -> None:
     assert location(again).startswith(f"{tmp_path}/root/")
     assert not any((tmp_path / "root" / "mine" / name / "steps.json").exists() for name in before)
     assert location(load_study("mine", home=tmp_path / "home")).startswith(f"{tmp_path}/root/")
+
+
+def test_a_name_that_is_missing_among_many_studies_is_answered_in_short(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/many.db"
+    with closing(open_store(url)) as store:
+        for number in range(25):
+            store.create_study(f"s{number}", {}, 1, 1)
+            store.create_study(f"r{number}", {}, 1, 1, kind=StudyKind.DIRECTORY, location=str(tmp_path))
+    with pytest.raises(StudyNotFound) as error:
+        open_any("nothing", Places.of(tmp_path, url))
+    check_facts(str(error.value), "s0", "r0", "and 5 more; watched runs", "and 5 more")
+    assert "s24" not in str(error.value)
+    assert "r24" not in str(error.value)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
-from phyla.formatting import mask_password, quote_command
+from phyla.formatting import join_names, mask_password, quote_command
 from phyla.records import Checkpoint, StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = "checkpoint_root"
 """Name of the setting that says where a study's checkpoints are; without it they are in its home."""
 USUAL = "checkpoints"
+NAMES_SHOWN = 20
 CLIENTS = "(its files are with the client that made it)"
 
 Folder: TypeAlias = Literal["work", "logs", "outputs", "prepared", "tracking", "best", "snapshots"]
@@ -274,4 +275,9 @@ def check_kept(study: StudyRecord) -> None:
 
 def names_in(store: "Store", *, watched: bool) -> str:
     """Return the names of the studies of a store, or of its watched runs, for a message."""
-    return ", ".join(repr(study.name) for study in store.studies() if study.watched == watched) or "none"
+    return list_names(study for study in store.studies() if study.watched == watched)
+
+
+def list_names(studies: Iterable[StudyRecord]) -> str:
+    """Return the names of some studies for a message: a store may have thousands."""
+    return join_names([repr(study.name) for study in studies], NAMES_SHOWN) or "none"

@@ -25,7 +25,7 @@ from phyla.records import (
     StudyState,
     Waiting,
 )
-from phyla.study.places import Places
+from phyla.study.places import Places, list_names
 from phyla.validation import look_up
 
 if TYPE_CHECKING:
@@ -463,7 +463,7 @@ def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
     """Return the evaluation results of a study of any kind."""
     study = store.find_study(name)
     if study is None:
-        names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
+        names = list_names(known for known in store.studies() if outlines(known.config))
         raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
     evaluated = study.watched or bool(study.config.get("suites"))
     if not (evaluated or store.look(study.id, queries.seen, limit=1)):
