@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from pathlib import Path
 
 
 class PhylaError(Exception):
@@ -205,6 +206,9 @@ _ADVICE_ON_PLACES = {
     errno.ELOOP: "symbolic links form a circle: remove one of them",
 }
 _PERMISSION = (errno.EACCES, errno.EPERM)
+_PHYLA = str(Path(__file__).parent) + "/"
+_LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 def hidden_modules() -> str:
@@ -217,6 +221,33 @@ def hidden_modules() -> str:
     }
     hidden = [(name, file) for name, file in sorted(known.items()) if file and not file.startswith(library)]
     return "; ".join(f"{file} hides Python's own module {name!r}: rename it" for name, file in hidden)
+
+
+def place_of(error: BaseException) -> tuple[str, int] | None:
+    """Return the last line of code, where an error was raised, that is neither of phyla, nor of a library."""
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and not frame.filename.startswith((_PHYLA, "<frozen ", "<string>"))
+    ]
+    own = [place for place in frames if not _is_library(place[0])]
+    # Code of a user may be an installed package itself.
+    places = own or frames
+    return places[-1] if places else None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
+
+
+def with_place(error: BaseException) -> str:
+    """Return an error in words, with the file and line of the user's code that raised it."""
+    frames = [*traceback.extract_tb(error.__traceback__)]
+    # An error of phyla's own code has a line there.
+    last = (frames[-1].filename, frames[-1].lineno) if frames and not isinstance(error, UsageError) else None
+    place = place_of(error) or last
+    words = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return words if place is None else f"{words} ({place[0]}, line {place[1]})"
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -597,6 +597,22 @@ def test_tell_says_what_is_missing(tmp_path: Path) -> None:
     assert rows[second.id].error == "my loop failed"
 
 
+def unknown_metric(values: Any, objective: Any) -> float:
+    return float(values[99])
+
+
+def test_tell_names_the_rule_that_cannot_compute_a_fitness(tmp_path: Path) -> None:
+    strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=2, fitness=unknown_metric)
+    asking = phyla.Study(
+        "own-rule", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=tmp_path
+    )
+    trial = asking.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "a").write_text("now")
+    with raises(StudyFailed, "IndexError", __file__):
+        asking.tell(trial, metrics={"score": 1.0})
+
+
 class Stopper:
     """Asks a trial to stop at a chosen moment, as SIGTERM does."""
 

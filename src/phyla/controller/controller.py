@@ -1,17 +1,15 @@
 """The controller. It may die between any two calls; another controller gives the same answers."""
 
 import logging
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import final
 
-from phyla import errors, machine
+from phyla import machine
 from phyla.configuration import differences
-from phyla.errors import LeaseLost, StateError, StoreError, UsageError
+from phyla.errors import LeaseLost, StateError, StoreError, with_place
 from phyla.machine import (
     NO_LIMIT,
     Accepted,
@@ -45,7 +43,6 @@ from phyla.store.retry import repeatable
 from phyla.system.failpoints import failpoint
 
 LOG = logging.getLogger("phyla")
-_PHYLA = str(Path(errors.__file__).parent) + "/"
 TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EVALUATE_ONLY = frozenset({WorkKind.EVALUATE})
 EXPIRED_AT_ONCE = 100
@@ -151,7 +148,7 @@ class Controller:
                 if error.never is not None:
                     raise error.never from None
                 return [], [], Idle(seconds=None, why="too few members can train now")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if not deciding or isinstance(error, StoreError) or not isinstance(self.rules, TrainRules):
                     raise
                 accepted, _, _ = self.complete(completions)
@@ -185,14 +182,14 @@ class Controller:
         return answer
 
     def _return_unjudged(self, tx: Transaction, done: Completion | Evaluated, error: NotJudged) -> LeaseLost:
-        """Queue a trial again whose fitness could not be computed, and fail the study: the next would meet it."""
+        """Queue a job again whose fitness could not be computed, and fail the study: the next would meet it."""
+        job, what = (done.job, "Its evaluation") if isinstance(done, Evaluated) else (done.trial, "It")
         message = (
-            f"the fitness of {error} could not be computed: {_with_place(error.__cause__ or error)}. "
-            "It is queued again; completed trials are kept. Fix the error, then run the study again."
+            f"the fitness of {error} could not be computed: {with_place(error.__cause__ or error)}. {what} is "
+            "queued again; completed trials are kept. Fix the error, then run the study again."
         )
         LOG.error(message, exc_info=error.__cause__)
-        if isinstance(done, Completion):
-            self._apply(tx, machine.release(tx, done.trial, done.token, message))
+        self._apply(tx, machine.release(tx, job, done.token, message))
         if tx.study().state is StudyState.RUNNING:
             tx.apply([SetStudyState(StudyState.FAILED, message)])
         return LeaseLost(message)
@@ -281,10 +278,10 @@ class Controller:
         tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
-    def _undecided(self, error: Exception) -> Ended:
+    def _undecided(self, error: BaseException) -> Ended:
         """Fail a study whose strategy raised an error."""
         message = (
-            f"{type(self.population.strategy).__name__} could not decide: {_with_place(error)}. "
+            f"{type(self.population.strategy).__name__} could not decide: {with_place(error)}. "
             "Completed trials are kept, and running ones finish. Fix the error, then run the study again."
         )
         LOG.exception(message)
@@ -409,16 +406,6 @@ class Controller:
             "results and accepts no more work; restart it with the changed study file"
         )
         self._outdated = why if changed else None
-
-
-def _with_place(error: BaseException) -> str:
-    """Return an error in words, with the line that raised it."""
-    frames = [*traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, UsageError):
-        # The line in phyla that rejects a value does not help; the line that passed it does.
-        frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 def _no_time(work: str, expected_s: float | None, room: Room) -> NoTime:

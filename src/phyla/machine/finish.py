@@ -13,10 +13,10 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.observe import observe, set_unusable
-from phyla.machine.evaluating.score import judged_values, mean_with
+from phyla.machine.evaluating.score import judged_values, judging, mean_with
 from phyla.machine.jobs import change_state, verify_token
 from phyla.machine.published_states import deciding_again, publish_state, replace_score, without_states_on
-from phyla.machine.requests import Accepted, Completion, Failure, NotJudged, Stopped
+from phyla.machine.requests import Accepted, Completion, Failure, Stopped
 from phyla.machine.rules import TrainRules
 from phyla.machine.stopping import drop_repeated, judge
 from phyla.machine.view import View
@@ -102,10 +102,8 @@ def _judge_reported(rules: TrainRules, done: Completion) -> Worth:
     if isinstance(rule, FromSuite):
         return Worth(fitness=None, order=None, criteria=None)
     reported = [(goal, done.values[goal.metric]) for goal in rules.objective.goals]
-    try:
+    with judging(done.trial):
         return worth({goal.metric: apply_rule(rule, values, goal) for goal, values in reported}, rules.objective)
-    except Exception as error:
-        raise NotJudged(f"trial {done.trial}") from error
 
 
 def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
@@ -178,7 +176,8 @@ def _update_measured(member: Member, again: Scored, rules: TrainRules) -> Member
         return changed
     count = head.measurements + 1
     objective = rules.objective
-    judgement = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
+    with judging(again.trial):
+        judgement = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
     mean = replace(head, measurements=count, **judgement)
     return replace_score(replace(changed, head=mean), mean)
 

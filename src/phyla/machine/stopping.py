@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from phyla.errors import StoreError, with_place
 from phyla.machine.commands import (
     AddReports,
     Command,
@@ -31,6 +32,7 @@ from phyla.records import (
     Tally,
     TrialRecord,
     direction,
+    judge_values,
 )
 from phyla.strategies import Reported
 
@@ -95,24 +97,29 @@ def judge(
     new = len(seen) - len(reports)
     peers = _Peers(view, trial)
     for place, report in enumerate(reports):
-        marks = verdict.add(report, rules.objective, sorted(grid for grid in grids if grid is not None))
-        if free:
-            continue
-        reported = Reported(
-            trial=trial,
-            objective=rules.objective,
-            report=report,
-            tally=verdict.tally if verdict.tally is not None and verdict.tally.count else None,
-            marks=marks,
-            reports=seen[max(0, new + place + 1 - history) : new + place + 1] if history else (),
-        )
-        for rule in rules.stopping:
-            try:
+        asked: object = rules.objective
+        try:
+            marks = verdict.add(report, rules.objective, sorted(grid for grid in grids if grid is not None))
+            if free:
+                continue
+            reported = Reported(
+                trial=trial,
+                objective=rules.objective,
+                report=report,
+                tally=verdict.tally if verdict.tally is not None and verdict.tally.count else None,
+                marks=marks,
+                reports=seen[max(0, new + place + 1 - history) : new + place + 1] if history else (),
+            )
+            for rule in rules.stopping:
+                asked = rule
                 verdict.reason = _as_json(rule.judge(reported, peers))
-            except Exception as error:  # noqa: BLE001  # whatever a rule of the user raises
-                verdict.broken = f"the stopping rule {rule!r} raised {type(error).__name__}: {error}"
-            if verdict.reason is not None or verdict.broken is not None:
-                break
+                if verdict.reason is not None:
+                    break
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a rule or an objective of the user raises
+            kind = "objective" if asked is rules.objective else "stopping rule"
+            verdict.broken = f"the {kind} {asked!r} raised {with_place(error)}"
         if verdict.reason is not None or verdict.broken is not None:
             break
     commands: list[Command] = []
@@ -160,7 +167,7 @@ class _Verdict:
         if any(name not in values for name in names):
             self.tally = replace(before or NOTHING, part=Report(report.step, values))
             return ()
-        judged = objective.judge(values)
+        judged = judge_values(values, objective)
         # An infeasible report is worse than all others, however good its metric.
         value = judged.fitness if judged.infeasible is None else math.nan
         self.tally = tally = _with(before, value, report.step, objective)

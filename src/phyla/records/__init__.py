@@ -57,6 +57,7 @@ from phyla.records.objective import (
     Objective,
     Worth,
     direction,
+    judge_values,
     order_to_stop_at,
     worth,
 )

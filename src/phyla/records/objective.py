@@ -171,12 +171,18 @@ class Worth(TypedDict):
     criteria: Criteria | None
 
 
-def worth(values: Mapping[str, float], objective: Objective) -> Worth:
-    """Return the score that an objective gives for its metrics."""
+def judge_values(values: Mapping[str, float], objective: Objective) -> Judgement:
+    """Return how an objective judges its metrics; `ConfigurationError` if it returns something else."""
     judgement: Any = objective.judge(values)
     if not isinstance(judgement, Judgement):
         call = f"{type(objective).__name__}.judge() returned {judgement!r}"
         raise ConfigurationError(f"{call}; it must return Judgement")
+    return judgement
+
+
+def worth(values: Mapping[str, float], objective: Objective) -> Worth:
+    """Return the score that an objective gives for its metrics."""
+    judgement = judge_values(values, objective)
     if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
         (value,) = values.values()
         if value == judgement.fitness or math.isnan(value):

@@ -436,7 +436,8 @@ class Study:
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
             StateError: a trial already has a result, with other metrics.
-            StudyFailed: these trials count, but they were the last ones, and the study ends without a result.
+            StudyFailed: these trials count, but they were the last ones, and the study ends without a result; or
+                a fitness could not be computed, as the message says.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.study.running import ask as asking

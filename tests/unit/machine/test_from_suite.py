@@ -1,7 +1,7 @@
 """Fitness from a suite: lag, exploits, repeated measurements, barriers, partial groups."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from effort import covering, rarely
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
-from facts import raises
+from facts import check_facts, raises
 from phyla.controller import Controller, Sightings, StudyRecords
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
@@ -29,6 +29,7 @@ from phyla.records import (
     TrialRecord,
     WorkKind,
 )
+from phyla.records.objective import _OneMetric
 from phyla.space import Float, Space
 from phyla.strategies import (
     ASHA,
@@ -110,6 +111,32 @@ def test_every_budget_is_spent_and_every_trial_is_scored(
     assert max(trial.age for trial in trials) <= 5
     assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in trials)
     assert {group.state for group in one.groups()} == {GroupState.COMPLETE}
+
+
+@dataclass(frozen=True)
+class Judges(_OneMetric):
+    """Judges only when it is told to."""
+
+    maximize = True
+    broken: bool = True
+
+    def judge(self, values: Any) -> Any:
+        if self.broken:
+            raise RuntimeError("no judgement")
+        return Maximize(self.metric).judge(values)
+
+
+def test_an_objective_that_raises_fails_the_study_and_its_evaluation_counts_once_it_is_mended() -> None:
+    wanted = replace(rules(FromSuite("s"), size=1, trials=2), objective=Judges("x_mean"))
+    one = study(wanted)
+    ended = one.run_at_random(1, np.random.default_rng(0), [BOTH])
+    assert ended.state is StudyState.FAILED
+    check_facts(str(ended.message), "trial 1", "RuntimeError", "no judgement", __file__)
+    assert {group.state for group in one.groups()} == {GroupState.QUEUED}
+    one.store.set_state(one.study.id, StudyState.RUNNING)
+    one.controller = Controller(one.store, one.study.id, replace(wanted, objective=Judges("x_mean", broken=False)))
+    assert one.run_at_random(1, np.random.default_rng(0), [BOTH]).state is StudyState.COMPLETED
+    assert all(trial.fitness == one.weights[str(trial.checkpoint)] for trial in one.trials())
 
 
 @pytest.mark.parametrize("kinds", [[BOTH], [TRAIN, EVALUATE], [BOTH] * 5 + [EVALUATE]], ids=len)

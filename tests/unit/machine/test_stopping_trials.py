@@ -1,6 +1,7 @@
 """Stopping running trials: what is remembered, who is told, and what their members do next."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ from phyla.records import (
     TrialRecord,
     WeightedSum,
 )
+from phyla.records.objective import _OneMetric
 from phyla.space import Float, Space
 from phyla.strategies import (
     ASHA,
@@ -58,7 +60,8 @@ def pbt(size: int = 4, trials: int = 3, steps: int = 10, **more: Any) -> PBT:
 
 
 def make(strategy: Any, *stopping: StoppingRule, train: Any = None, **more: Any) -> Simulation:
-    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy, stopping=stopping, **more)
+    more = {"space": SPACE, "objective": Maximize("Q"), **more}
+    rules = TrainRules(strategy=strategy, stopping=stopping, **more)
     return Simulation(rules, train or (lambda parent, trial: (None, float(trial.member))))
 
 
@@ -356,16 +359,40 @@ def broken_rule(reported: Reported) -> bool:
     raise KeyError("loss")
 
 
-def test_a_rule_that_raises_stops_the_study_and_no_trial() -> None:
-    simulation = make(pbt(size=1), StopWith(broken_rule))
+def leaving_rule(reported: Reported) -> bool:
+    sys.exit("bye")
+
+
+@pytest.mark.parametrize(("rule", "told"), [(broken_rule, "KeyError 'loss'"), (leaving_rule, "SystemExit bye")])
+def test_a_rule_that_raises_stops_the_study_and_no_trial(rule: Any, told: str) -> None:
+    simulation = make(pbt(size=1), StopWith(rule))
     trial = claim(simulation)
     assert not report(simulation, trial, 1.0).cancelled
     with simulation.store.reader(simulation.study.id) as reader:
         study = reader.study()
     assert study.state is StudyState.FAILED
-    assert "StopWith" in str(study.message)
-    assert "KeyError: 'loss'" in str(study.message)
+    check_facts(str(study.message), "StopWith", *told.split(), __file__)
     assert isinstance(complete(simulation, trial, [Report(2, {"Q": 1.0})]), Accepted)
+
+
+@dataclass(frozen=True)
+class Judges(_OneMetric):
+    """Cannot judge."""
+
+    maximize = True
+
+    def judge(self, values: Any) -> Any:
+        return values["accuracy"]
+
+
+def test_an_objective_that_raises_at_a_report_stops_the_study_and_is_named() -> None:
+    simulation = make(pbt(size=1), MedianStopping(min_steps=5), objective=Judges("Q"))
+    trial = claim(simulation)
+    assert not report(simulation, trial, 1.0).cancelled
+    with simulation.store.reader(simulation.study.id) as reader:
+        study = reader.study()
+    assert study.state is StudyState.FAILED
+    check_facts(str(study.message), "Judges(", "KeyError", "'accuracy'", __file__)
 
 
 @dataclass(frozen=True)

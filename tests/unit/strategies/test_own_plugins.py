@@ -1,5 +1,6 @@
 """Strategies and rules of a user: what they return is checked, and errors name them."""
 
+import sys
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,6 +199,10 @@ def broken(values: Any, objective: Any) -> Any:
     raise RuntimeError("there is no such rule")
 
 
+def leaving(*_: Any) -> Any:
+    sys.exit("bye")
+
+
 @dataclass(frozen=True)
 class Judges(_OneMetric):
     """Judges as it is told."""
@@ -218,6 +223,7 @@ class Judges(_OneMetric):
         (text, Maximize("Q"), "text '0.5'"),
         (several, Maximize("Q"), "several array("),
         (broken, Maximize("Q"), f"RuntimeError there is no such rule {__file__}"),
+        (leaving, Maximize("Q"), f"SystemExit bye {__file__}"),
         (Last(), Judges("Q", found=3.0), "Judges.judge() 3.0"),
         (Last(), Judges("Q"), f"RuntimeError no judgement {__file__}"),
     ],
@@ -237,6 +243,26 @@ def test_a_fitness_that_cannot_be_computed_fails_the_study_and_loses_no_attempt(
     with simulation.store.reader(simulation.study.id) as reader:
         trial = reader.trials()[0]
     assert (trial.state, trial.failures) == (JobState.PENDING, 0)
+
+
+@dataclass(frozen=True)
+class Leaves(Scripted):
+    """Leaves the process."""
+
+    decide = leaving
+
+
+@dataclass(frozen=True)
+class LeavesToo(Exploit):
+    """Leaves the process, as a rule of a strategy."""
+
+    def choose(self, *_: object) -> Any:
+        leaving()
+
+
+@pytest.mark.parametrize("strategy", [Leaves(None), pbt(exploit=LeavesToo())])
+def test_a_strategy_that_leaves_the_process_fails_the_study(strategy: Any) -> None:
+    check_facts(ran(strategy)[0], type(strategy).__name__, "SystemExit", "bye", __file__)
 
 
 def test_a_fitness_of_numpy_is_a_float() -> None:

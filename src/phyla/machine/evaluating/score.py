@@ -1,12 +1,14 @@
 """The score of a trial: from its reports, or from the suite that evaluated its checkpoint."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
 from phyla.machine.published_states import give_no_score, replace_score
+from phyla.machine.requests import NotJudged
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
 from phyla.records import (
@@ -31,6 +33,15 @@ FINALIST = "finalist"
 """Why no policy may skip an evaluation: a final waits for it."""
 SAME_SAMPLES = "same-samples"
 """Kind of the event for a repeated evaluation with identical results."""
+
+
+@contextmanager
+def judging(trial: int) -> Iterator[None]:
+    """Raise `NotJudged` with the trial for whatever its fitness rule or the objective raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise NotJudged(f"trial {trial}") from error
 
 
 def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping[str, float]:
@@ -68,7 +79,8 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     if group.state is not GroupState.COMPLETE or missing:
         return _end_without_score(view, rules, group, trial, member, missing)
     pool = _pool_groups(view, group, names)
-    judgement = worth(pool.means, rules.objective)
+    with judging(trial.id):
+        judgement = worth(pool.means, rules.objective)
     metrics = dict(trial.metrics)
     for metric, name in names.items():
         metrics[f"{group.suite}/{name}"] = json_number(pool.means[metric])
@@ -108,7 +120,8 @@ def _record_measurement(view: View, rules: TrainRules, group: Group) -> list[Com
     trial = None if seen.trial is None else view.trial(seen.trial)
     if trial is None:
         return []
-    judgement = _worth_of(group, rules) if group.state is GroupState.COMPLETE else None
+    with judging(trial.id):
+        judgement = _worth_of(group, rules) if group.state is GroupState.COMPLETE else None
     measured = TrialRecord(
         id=view.new_job_id(),
         study=trial.study,

@@ -184,10 +184,10 @@ def tell(
         if not isinstance(answer, LeaseLost):
             session.result = completion.metrics
             launch.given.discard(session.id)
-    _end_study(client, launch, sessions)
-    for answer in answers:
-        if isinstance(answer, LeaseLost):
-            raise answer
+    lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
+    _end_study(client, launch, sessions, look=bool(lost))
+    if lost:
+        raise lost[0]
 
 
 def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: str | Exception) -> None:
@@ -216,13 +216,16 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
         raise lost
 
 
-def _end_study(client: Client, launch: Launch, sessions: Sequence[TrialSession]) -> None:
-    """End the study if it has nothing left to do; raise `StudyFailed` if it ends without a result."""
+def _end_study(client: Client, launch: Launch, sessions: Sequence[TrialSession], *, look: bool = False) -> None:
+    """End the study if it has nothing left to do; raise `StudyFailed` if it ends without a result.
+
+    With `look`, something may have failed the study.
+    """
     rest: NoWork | None = None
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
         summary = client.store.look(client.record.id, queries.summary)
-        if _has_trained(summary) or any(session.record.kind is JobKind.FINAL for session in sessions):
+        if look or _has_trained(summary) or any(session.record.kind is JobKind.FINAL for session in sessions):
             _, _, rest = client.exchange((), launch.worker_name(), 1, room=ONLY_END)
     if isinstance(rest, Ended) and rest.state is StudyState.FAILED:
         raise StudyFailed(rest.message or f"study {client.record.name!r} has failed")

@@ -2,18 +2,13 @@
 
 import inspect
 import subprocess
-import sysconfig
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phyla import errors
-from phyla.errors import (
-    CommandFailed,
-    TrialError,
-)
+from phyla.errors import CommandFailed, TrialError, place_of
 from phyla.records import Cause
 from phyla.worker.commands.command import Command
 
@@ -22,9 +17,6 @@ MESSAGE_CHARACTERS = 500
 COMMAND_CHARACTERS = 200
 OUTPUT_LINES = 10
 """Last lines of a command's output that an error shows; the log has all of it."""
-_PHYLA = str(Path(errors.__file__).parent) + "/"
-_LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
-_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 def log_error(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
@@ -47,7 +39,7 @@ def cause_of(error: BaseException, train: Callable[..., object] | None, log: Pat
     first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
     if isinstance(error, SystemExit):
         first = "; ".join(filter(None, (first, "return instead of calling sys.exit, or raise what went wrong")))
-    file, line = _place(error) or (None if train is None else _beginning(train)) or (None, None)
+    file, line = place_of(error) or (None if train is None else _beginning(train)) or (None, None)
     return Cause(
         kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
         error=_printable(f"{kind}: {first}" if first else kind),
@@ -91,23 +83,6 @@ def write_log(log: Path, heading: str, error: BaseException) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n{text}")
-
-
-def _place(error: BaseException) -> tuple[str, int] | None:
-    """Return the last line of code that is neither of phyla, nor of a library."""
-    frames = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.lineno is not None and not frame.filename.startswith((_PHYLA, "<frozen "))
-    ]
-    own = [place for place in frames if not _is_library(place[0])]
-    # Training code may be an installed package itself.
-    places = own or frames
-    return places[-1] if places else None
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
 
 
 def _beginning(train: Callable[..., object]) -> tuple[str, int | None] | None:
