@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
-from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, NotImportable
+from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError, NotImportable, with_place
 from phyla.records import escape_name
 from phyla.validation import look_up
 from phyla.watcher.formats.step_source import StepFrom
@@ -134,6 +134,14 @@ class Candidate(NamedTuple):
         """Return a candidate that is one file or directory of the root."""
         return cls(name, (name,), check)
 
+    def judge(self, root: Place, listed: Listing) -> Verdict:
+        """Return what its check says; `ConfigurationError` if that is no verdict."""
+        verdict: object = self.check(root, listed)
+        if not isinstance(verdict, Verdict):
+            name = getattr(self.check, "__qualname__", repr(self.check))
+            raise ConfigurationError(f"{name}() returned {verdict!r}; it must return Verdict")
+        return verdict
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(ABC):
@@ -245,7 +253,7 @@ class CheckpointFormat(ABC):
         if not listed.files:
             return Verdict.waiting("it has no files"), step
         try:
-            verdict = candidate.check(root, listed)
+            verdict = candidate.judge(root, listed)
             only = listed.files[0]
             alone = isinstance(only.inode, str) and candidate.paths == (only.relative,)
             if alone and verdict.finish is Finish.SETTLING:
@@ -267,7 +275,11 @@ class CheckpointFormat(ABC):
         except CheckpointsAbsent:
             raise  # it is no fact about this checkpoint
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
-            verdict = Verdict.partial(f"it cannot be parsed: {type(error).__name__}: {error}")
+            why = f"it cannot be parsed: {type(error).__name__}: {error}"
+            if not type(self).__module__.startswith("phyla."):
+                # It may be damaged, or the format may be wrong.
+                why = f"{type(self).__name__} cannot check it: {with_place(error)}"
+            verdict = Verdict.partial(why)
         return verdict, step
 
 

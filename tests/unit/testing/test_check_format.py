@@ -88,6 +88,18 @@ class SeesOne(Planted):
         return [*super().candidates(root)][:1]
 
 
+class NoVerdict(Planted):
+    @staticmethod
+    def judge(root: Place, listed: Listing) -> Any:
+        return True
+
+
+class Breaks(Planted):
+    @staticmethod
+    def judge(root: Place, listed: Listing) -> Verdict:
+        raise LookupError("no such part")
+
+
 class Reads(Planted):
     def candidates(self, root: Root) -> Iterable[Candidate]:
         for folder in root.folders:
@@ -129,6 +141,8 @@ def test_a_format_that_does_nothing_wrong_passes(write: Any) -> None:
         (LeavesFiles(), ("step_1/weights", "('step_1/DONE',)")),
         (Renames(), ("1-step_1", "another checkpoint")),
         (SeesOne(), ("steps", "got [1], expected [1, 20]")),
+        (NoVerdict(), ("NoVerdict", "NoVerdict.judge()", "True", "Verdict")),
+        (Breaks(), ("Breaks", "LookupError", "no such part", __file__)),
         (Reads(), ("candidates()", "FileNotFoundError", "step_1")),
     ],
 )

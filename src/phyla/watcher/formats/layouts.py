@@ -119,7 +119,7 @@ class Layouts:
         stem = candidate.name.removesuffix(".ckpt").removesuffix(".nemo")
         if f"{stem}{_UNFINISHED}" in self._entries.files:
             return Verdict.waiting(f"{stem}{_UNFINISHED} is there until it is whole")
-        verdict = self._check_last(candidate, listed, candidate.check(root, listed))
+        verdict = self._check_last(candidate, listed, candidate.judge(root, listed))
         return self._check_trackers(candidate, listed, verdict)
 
     def _check_last(self, candidate: Candidate, listed: Listing, verdict: Verdict) -> Verdict:
