@@ -186,7 +186,10 @@ def _ended_workers_are_not_alive(fleet: _Fleet) -> None:
     fleet.programs.end()
     fleet.until_alive(pool, 0, "after the only worker ended by itself")
     outcomes = fleet.launcher.outcomes(pool)
+    require(isinstance(outcomes, Mapping), f"outcomes() returned {outcomes!r}, and has to return a mapping")
     require(outcomes.keys() <= OUTCOMES, f"outcomes() has {[*outcomes]}, and may have {sorted(OUTCOMES)}")
+    counts = [type(count) is int and count >= 0 for count in outcomes.values()]
+    require(all(counts), f"outcomes() returned {outcomes!r}, and each of its counts has to be an integer")
 
 
 def _pools_are_apart(fleet: _Fleet) -> None:
@@ -225,7 +228,9 @@ def _output_is_where_logs_says(fleet: _Fleet) -> None:
     pool = fleet.pool(workers=1)
     fleet.launcher.start(pool)
     (worker,) = fleet.programs.until_up(1)
-    where = Path(fleet.launcher.logs(pool))
+    logs: object = fleet.launcher.logs(pool)
+    require(isinstance(logs, str) and logs, f"logs() returned {logs!r}, and has to return a path or a command")
+    where = Path(str(logs))
     if where.is_absolute():  # else it is a command
         line = f"worker {worker['pid']}\n"
         wait_until_equal(

@@ -82,6 +82,21 @@ class InventsStates(Planted):
         return {"vanished": 1}
 
 
+class CountsInWords(Planted):
+    def outcomes(self, pool: Pool) -> Any:
+        return {"completed": "one"}
+
+
+class HasNoOutcomes(Planted):
+    def outcomes(self, pool: Pool) -> Any:
+        return None
+
+
+class HasNoLogs(Planted):
+    def logs(self, pool: Pool) -> Any:
+        return None
+
+
 class LosesVariables(Planted):
     def start(self, pool: Pool) -> None:
         Local().start(replace(pool, environment={}))
@@ -123,6 +138,9 @@ def test_a_launcher_that_does_nothing_wrong_passes(tmp_path: Path) -> None:
         (LeavesStubborn, ("ignores SIGTERM",)),
         (StopsAll, ("two pools", "(0, 0)")),
         (InventsStates, ("outcomes()", "vanished")),
+        (CountsInWords, ("outcomes()", "'one'", "integer")),
+        (HasNoOutcomes, ("outcomes()", "None")),
+        (HasNoLogs, ("logs()", "None")),
         (LosesVariables, ("Pool.environment", "None")),
         (StaysWhereItIs, ("Pool.directory",)),
         (LosesTheLimit, ("--time-limit",)),
