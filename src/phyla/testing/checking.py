@@ -14,9 +14,10 @@ from phyla.errors import PhylaError
 from phyla.evaluation import Suite
 from phyla.machine import TrainRules
 from phyla.machine.claim import DONOR_GONE
-from phyla.records import Maximize, Member, Objective, StudyState, TrialRecord
+from phyla.records import Maximize, Member, Objective, StudyState, TrialRecord, strict
 from phyla.space import Choice, Float, Int, Space
 from phyla.strategies import Strategy, check_space
+from phyla.strategies.describe import DECISIONS
 from phyla.testing.conditions import DEFAULT_STEPS, Conditions, Fitness, LearningCurve
 from phyla.testing.requirements import require
 from phyla.testing.simulator import Simulator
@@ -45,7 +46,8 @@ def check_strategy(
 
     - Its settings survive JSON.
     - Studies end after exactly `member_steps`, even with broken trials and scores that are nan or infinite.
-    - Each decision has a reason, as JSON, and hyperparameters that the space allows.
+    - Each decision has a reason, as JSON; its `decision`, if any, is one that phyla knows.
+    - Its hyperparameters are in the space, and its `params_from`, if any, is an earlier trial.
     - It starts from no checkpoint that was deleted, see `keeps_generations` and `keeps_best`.
     - A second study with the same seed has the same decisions; with `quorum=1.0` so has one with more workers.
 
@@ -120,14 +122,30 @@ def _decisions(
     with simulator.store.reader(simulator.study) as reader:
         trials, members = [*reader.trials()], [*reader.members()]
     for trial in trials:
-        require(trial.reason, f"{trial!r} was decided without a reason; give one as a dict")
+        _check_reason(trial)
         deleted = trial.reason.get("compared") == {"why": DONOR_GONE}
         require(
             not deleted, f"{trial!r} should start from a deleted checkpoint; set keeps_generations or keeps_best"
         )
+    known = {trial.id for trial in trials}
+    for trial in trials:
+        there = trial.params_from is None or (trial.params_from in known and trial.params_from < trial.id)
+        require(there, f"{trial!r} has params_from={trial.params_from}, which is no earlier trial")
     if rules.strategy.member_steps is not None and run.message is None:
         _check_budget(rules.strategy.member_steps, trials, members)
     return _in_words(trials)
+
+
+def _check_reason(trial: TrialRecord) -> None:
+    require(trial.reason, f"{trial!r} was decided without a reason; give one as a dict")
+    decision = trial.reason.get("decision", "start")
+    require(
+        decision in DECISIONS, f"the reason of {trial!r} has an unknown decision; choose from {sorted(DECISIONS)}"
+    )
+    require(
+        strict(trial.reason) == trial.reason,
+        f"the reason of {trial!r} has a number that JSON has not; give nan and infinities as text, or None",
+    )
 
 
 def _check_budget(total: int, trials: Sequence[TrialRecord], members: Sequence[Member]) -> None:
