@@ -3,6 +3,7 @@
 All raise a ConfigurationError that names the plug-in, the setting, its value and the allowed values.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,30 @@ def check_returned(plugin: object, method: str, value: T, *kinds: type) -> T:
         call = f"{type(plugin).__name__}.{method}() returned {value!r}"
         raise ConfigurationError(f"{call}; it must return {wanted}")
     return value
+
+
+def check_mapping(outcome: object, name: str) -> None:
+    """Reject a field of a rule's outcome that is not a mapping."""
+    value = getattr(outcome, name)
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{type(outcome).__name__}({name}={value!r}): must be a dict")
+
+
+def check_arguments(plugin: object, name: str, *arguments: str) -> None:
+    """Reject a function of a user, in a setting, that does not take as many arguments."""
+    function = getattr(plugin, name)
+    if not callable(function):
+        raise setting_error(plugin, name, f"give a function of ({', '.join(arguments)})")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it is not written in Python
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        own = f"{getattr(function, '__name__', repr(function))}{signature}"
+        call = f"it is called with ({', '.join(arguments)}), and is {own}"
+        raise setting_error(plugin, name, call) from None
 
 
 def check_steps(plugin: Any) -> None:

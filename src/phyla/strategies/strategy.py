@@ -12,7 +12,7 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Score, Scored, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import items_of
+from phyla.strategies.checks import check_arguments, items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.validation import check, check_integer, setting_error
 
@@ -343,7 +343,9 @@ def require_strategy(strategy: Any) -> None:
         if isinstance(value, type) and is_dataclass(value):
             where = f"{type(owner).__name__}({name}=...)"
             raise ConfigurationError(f"{where} has {value.__name__}: {_suggest_instance(value)}")
-    if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
+    if callable(strategy.fitness):
+        check_arguments(strategy, "fitness", "values", "objective")
+    elif not isinstance(strategy.fitness, FromSuite):
         raise setting_error(
             strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )

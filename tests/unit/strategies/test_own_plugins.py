@@ -23,11 +23,13 @@ from phyla.strategies import (
     ExploitPipeline,
     Explored,
     ExplorePipeline,
+    ExploreWith,
     Last,
     Measure,
     Population,
     Start,
     Stop,
+    StopWith,
     Strategy,
     Wait,
     describe,
@@ -416,3 +418,39 @@ def test_the_donor_and_the_changes_are_told_where_a_rule_does_not(copy: Any, exp
 def test_a_reason_of_ones_own_is_told_as_it_is(reason: Any, told: str) -> None:
     assert describe(reason) == told
     assert describe(reason, "member 3") == f"member 3 {told}"
+
+
+def one_argument(first: Any) -> Any:
+    return None
+
+
+def two_arguments(first: Any, second: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("make", "function"),
+    [
+        (ExploreWith, one_argument),
+        (StopWith, two_arguments),
+        (lambda function: ran(pbt(fitness=function)), one_argument),
+    ],
+)
+def test_a_function_with_other_arguments_is_refused_where_it_is_given(make: Any, function: Any) -> None:
+    with raises(ConfigurationError, f"{function.__name__}("):
+        make(function)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Exploited, {"donor": None, "reason": "text"}),
+        (Explored, {"params": [0.1]}),
+        (Explored, {"params": {}, "changes": "x"}),
+        (Explored, {"params": {}, "facts": None}),
+    ],
+)
+def test_an_outcome_of_something_else_is_refused_where_it_is_made(kind: Any, wrong: Any) -> None:
+    name, value = [*wrong.items()][-1]
+    with raises(ConfigurationError, f"{kind.__name__}({name}={value!r})"):
+        kind(**wrong)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from phyla.records import JsonObject, Scored
-from phyla.strategies.checks import check_returned, check_rules
+from phyla.strategies.checks import check_mapping, check_returned, check_rules
 from phyla.strategies.strategy import Context, Population
 from phyla.validation import setting_error
 
@@ -29,6 +29,10 @@ class Explored:
     params: JsonObject
     changes: Mapping[str, JsonObject] = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("params", "changes", "facts"):
+            check_mapping(self, name)
 
 
 class Explore(Protocol):

@@ -12,7 +12,7 @@ from phyla.errors import SpaceError
 from phyla.records import Scored
 from phyla.space import Params, Space, run_check
 from phyla.space.declaration import refuse_unknown
-from phyla.strategies.checks import check_rules
+from phyla.strategies.checks import check_arguments, check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of, propose_params
 from phyla.strategies.strategy import Context, Population
 from phyla.validation import check, plain, setting_error
@@ -116,8 +116,7 @@ class ExploreWith:
     after: Explore | None = PERTURB
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise setting_error(self, "function", "give a function of (params, rng)")
+        check_arguments(self, "function", "params", "rng")
         check_rules(self, "propose", "after", optional=True)
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:

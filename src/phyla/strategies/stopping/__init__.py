@@ -13,6 +13,7 @@ import numpy as np
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Mark, Member, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
+from phyla.strategies.checks import check_arguments
 from phyla.validation import check, check_value
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ class StopWith(StoppingRule):
     history: int = 100
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigurationError(f"StopWith({self.function!r}): give a function of what was reported")
+        check_arguments(self, "function", "reported")
         check(self, history=1)
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
