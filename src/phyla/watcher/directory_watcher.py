@@ -55,7 +55,8 @@ class Following:
     Attributes:
         snapshots: how checkpoints are kept readable: link, copy, or none.
         done: name of the file in the directory that marks the end of training.
-        idle_s: seconds without anything new after which training counts as ended; None for never.
+        idle_s: seconds without anything new after which training counts as ended, from when the directory exists;
+            None for never.
         once: evaluate the existing checkpoints, then stop.
     """
 
@@ -121,6 +122,8 @@ class DirectoryWatcher:
         if self.ended:
             return
         now = self.clock()
+        if isinstance(self.root, Path) and not (self._rows or self.root.is_dir()):
+            self._changed_at = now  # training has not started
         # Before the scan, which then sees all files written before the marker.
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
@@ -220,11 +223,11 @@ class DirectoryWatcher:
         # Steps decide, since copying and uploading change times.
         news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
         reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
+        # Where more comes with the newest step, or after it, lower steps are copies of one run.
+        copies = bool(news) and _step(news[-1]) >= reached and {_step(item) for item in news} != {reached}
         count = 0
         for item in news:
             if copies or not self._is_written_anew(item, newest.get(item.name)):
-        # Where more comes with the newest step, or after it, lower steps are copies of one run.
-        copies = bool(news) and _step(news[-1]) >= reached and {_step(item) for item in news} != {reached}
                 self._copied.add(item.fingerprint)
             observed = self._take_item(item)
             if observed is None:

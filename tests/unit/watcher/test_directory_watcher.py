@@ -680,6 +680,19 @@ def test_idling_ends_it(world: World) -> None:
     assert world.has_ended()
 
 
+def test_idling_begins_when_the_directory_exists(world: World) -> None:
+    world.watch(idle_s=60.0)
+    world.root.rmdir()
+    world.look(1000.0)
+    world.look(1000.0)
+    assert not world.has_ended()
+    world.root.mkdir()
+    world.look(59.0)
+    assert not world.has_ended()
+    world.look(2.0)
+    assert world.has_ended()
+
+
 def test_the_final_checkpoint_is_evaluated_whatever_the_policy(tmp_path: Path) -> None:
     world = World(tmp_path, phyla.Suite("s", (accuracy,), policy=phyla.Policy(every=5)))
     world.look()
