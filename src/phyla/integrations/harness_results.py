@@ -49,6 +49,12 @@ def sample_scores(samples: Iterable[Mapping[str, Any]], metric: str) -> dict[str
     }
 
 
+def is_of_harness(sample: Mapping[str, Any]) -> bool:
+    """Return whether the harness measured a sample; other eval tasks may use the name for something else."""
+    rows = sample.get(OWN)
+    return isinstance(rows, list) and all(isinstance(row, dict) and "doc_id" in row for row in rows)
+
+
 def metric_name(metric: str, chosen: str) -> str:
     """Return our name of a metric after one of the harness's filters."""
     return metric if chosen == NO_FILTER else f"{metric},{chosen}"
@@ -84,7 +90,7 @@ def _values(name: str, scores: Mapping[str, ModelScore]) -> JsonObject:
 
 def _rows(sample: Mapping[str, Any]) -> list[JsonObject]:
     """Return the rows of the harness for a sample; of another one, its metrics as a row."""
-    if OWN in sample:
+    if is_of_harness(sample):
         return list(sample[OWN])
     metrics = [name for name, value in sample.items() if isinstance(value, int | float) and name != ID]
     return [{"doc_id": sample[ID], "filter": NO_FILTER, "metrics": metrics, **{k: sample[k] for k in metrics}}]

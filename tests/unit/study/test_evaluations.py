@@ -14,6 +14,7 @@ from phyla import plugins
 from phyla.controller import Sightings, StudyRecords
 from phyla.errors import ConfigurationError, StateError, StudyNotFound, UsageError
 from phyla.evaluation import EvalTask, Suite
+from phyla.integrations.harness_results import to_harness
 from phyla.records import GroupState
 from phyla.store import open_store
 from phyla.study import Evaluations
@@ -353,6 +354,27 @@ def test_a_checkpoint_is_not_compared_with_itself(rewound: EvaluatedRun, against
 def test_without_an_objective_there_is_no_best_to_compare_with(rewound: EvaluatedRun) -> None:
     with raises(UsageError, "objective"):
         rewound.evaluations.compare_models("best", "400")
+
+
+@pytest.mark.parametrize("output", ["no JSON", "[1]", b"\xff", [1.0]])
+@pytest.mark.parametrize("samples", [(), ({"id": 1, "harness": "vllm", "accuracy": 1.0},)])
+def test_an_output_called_harness_is_no_output_of_the_harness(
+    tmp_path: Path, output: object, samples: tuple[dict[str, object], ...]
+) -> None:
+    def saves(evaluation: phyla.Evaluation) -> None:
+        evaluation.record(accuracy=1.0)
+        evaluation.save(harness=output)
+        evaluation.save_samples(samples)
+
+    run = EvaluatedRun(tmp_path, [Suite("s", (EvalTask("t", saves),))])
+    run.sees("step_100", 100)
+    run.work()
+    results = run.evaluations.model_results()
+    assert results.details == {}
+    rows = to_harness(results).get("samples", {"t": []})
+    assert rows == {
+        "t": [{"doc_id": 1, "filter": "none", "metrics": ["accuracy"], "accuracy": 1.0}] * len(samples)
+    }
 
 
 def test_an_output_called_samples_is_not_compared_sample_by_sample(run: EvaluatedRun) -> None:

@@ -10,7 +10,7 @@ from phyla.evaluation import Cell
 from phyla.evaluation.paired import ModelComparison, ModelScore, compare_models, metrics_in_both
 from phyla.evaluation.statistics import PerSeed, is_per_seed, per_seed
 from phyla.formatting import format_estimate, number
-from phyla.integrations.harness_results import ModelResults, read_harness, sample_scores
+from phyla.integrations.harness_results import ModelResults, is_of_harness, read_harness, sample_scores
 from phyla.pages import Table
 from phyla.records import Checkpoint, JsonObject, escape_name
 from phyla.worker.evaluating.samples import FILE, NAME, read_samples
@@ -36,7 +36,7 @@ def _read(evaluations: "Evaluations", row: "MatrixRow") -> ModelResults:
         scores={cell.task: _scores(cell, samples[cell.task]) for cell in cells},
         samples=samples,
         groups=_groups(evaluations, row),
-        details=_details(outputs, cells),
+        details=_details(outputs, [cell for cell in cells if any(map(is_of_harness, samples[cell.task]))]),
     )
 
 
@@ -179,7 +179,7 @@ def _group_names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _details(outputs: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
-    """Return what the harness says of each task, such as its version and configuration."""
+    """Return what the harness says of each of its tasks, such as its version and configuration."""
     details: dict[str, dict[str, Any]] = {}
     for cell in cells:
         for file in list(cell.files.get(DETAILS, ()))[:1]:
