@@ -356,6 +356,30 @@ def test_without_an_objective_there_is_no_best_to_compare_with(rewound: Evaluate
         rewound.evaluations.compare_models("best", "400")
 
 
+def _measures(name: str, right: str) -> EvalTask:
+    def measure(evaluation: phyla.Evaluation) -> None:
+        evaluation.record(accuracy=float(evaluation.checkpoint.name == right))
+
+    return EvalTask(name, measure)
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_the_best_is_compared_with_where_all_suites_agree(tmp_path: Path, agree: bool) -> None:
+    goal = phyla.Maximize("accuracy_mean")
+    right = {"first": "step_100", "second": "step_100" if agree else "step_200"}
+    run = EvaluatedRun(
+        tmp_path, [Suite(name, (_measures(name, best),), objective=goal) for name, best in right.items()]
+    )
+    for step in (100, 200, 300):
+        run.sees(f"step_{step}", step)
+    run.work()
+    if agree:
+        assert run.evaluations.compare_models("best").against == "step_100"
+    else:
+        with raises(UsageError, "first", "second", "step_100@0", "step_200@0"):
+            run.evaluations.compare_models("best")
+
+
 @pytest.mark.parametrize("output", ["no JSON", "[1]", b"\xff", [1.0]])
 @pytest.mark.parametrize("samples", [(), ({"id": 1, "harness": "vllm", "accuracy": 1.0},)])
 def test_an_output_called_harness_is_no_output_of_the_harness(

@@ -93,7 +93,12 @@ def _find(evaluations: "Evaluations", checkpoint: str) -> "MatrixRow":
         if not suites:
             raise UsageError(without_objective(evaluations.name))
         bests = [best for best in map(evaluations.best, suites) if best is not None]
-        chosen: list[Checkpoint] = [seen for seen in known if bests and seen.id == bests[0].seen.id]
+        chosen: list[Checkpoint] = list({best.seen.id: best.seen for best in bests}.values())
+        if len(chosen) > 1:
+            each = [f"{best.seen.name}@{best.seen.branch} of suite {best.suite!r}" for best in bests]
+            raise UsageError(
+                f"suites have different best checkpoints, so give a name: {escape_name(', '.join(each))}"
+            )
     elif checkpoint == "newest":
         chosen = known
     else:
