@@ -124,6 +124,13 @@ def test_the_matrix_of_chosen_eval_tasks_and_checkpoints(phyla_at: Phyla) -> Non
     assert {"step_3400_broken", "step_3600_torn", "step_3800", "step_2600_again"} <= set(lacking.split())
 
 
+def test_a_watched_run_exports_evaluations_unless_told_otherwise(phyla_at: Phyla) -> None:
+    named = phyla_at("export", "watched", "--what", "evaluations")
+    assert phyla_at("export", "watched") == named
+    assert phyla_at("export", "watched", "--suite", "sparse") != named
+    assert json.loads(phyla_at("export", "suited")) == json.loads(phyla_at("export", "suited", "--what", "trials"))
+
+
 def test_a_study_stands_as_the_study_does(phyla_at: Phyla, home: Path, tmp_path: Path) -> None:
     lines = phyla_at("evaluations", "suited").splitlines()
     assert lines[0].startswith("Evaluations of suited: completed; ")

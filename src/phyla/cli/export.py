@@ -28,7 +28,8 @@ def export(
     ctx: Context,
     study: options.RunName,
     what: Annotated[
-        What | None, Option(help="What to export.", show_default="trials; evaluations with tensorboard")
+        What | None,
+        Option(help="What to export.", show_default="trials; evaluations of a watched run, and with tensorboard"),
     ] = None,
     written: Annotated[Format, Option("--format", help="How to write it.")] = "json",
     output: Annotated[
@@ -68,7 +69,9 @@ def export(
             f"--format {written} exports a whole study, or a whole watched run; leave out other options"
         )
     binary = written == "tensorboard"
-    what = what or ("evaluations" if binary else "trials")
+    if what is None:
+        trains = not binary and isinstance(options.open_run(ctx, study), Results)
+        what = "trials" if trains else "evaluations"
     if trial is not None and what not in ("schedule", "reports"):
         raise UsageError(f"--trial needs --what schedule or --what reports, not {what}")
     for option, is_set in ((f"--format {written}", binary), ("--suite", suite is not None)):
