@@ -131,6 +131,15 @@ def test_a_watched_run_exports_evaluations_unless_told_otherwise(phyla_at: Phyla
     assert json.loads(phyla_at("export", "suited")) == json.loads(phyla_at("export", "suited", "--what", "trials"))
 
 
+def test_watched_runs_are_compared_by_their_evaluations(phyla_at: Phyla, tmp_path: Path) -> None:
+    told = phyla_at("compare", "watched", "suited", code=2)
+    check_facts(told, "watched", "phyla evaluations watched --format json", "--against")
+    file = tmp_path / "run.json"
+    file.write_text(phyla_at("evaluations", "watched", "--format", "json"))
+    compared = phyla_at("evaluations", "watched", "--checkpoint", "step_3000", "--against", file)
+    check_facts(compared, "step_3000", "clean")
+
+
 def test_a_study_stands_as_the_study_does(phyla_at: Phyla, home: Path, tmp_path: Path) -> None:
     lines = phyla_at("evaluations", "suited").splitlines()
     assert lines[0].startswith("Evaluations of suited: completed; ")

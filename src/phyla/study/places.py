@@ -240,16 +240,20 @@ def find_study(
     if study is not None:
         store.close()
         raise StudyNotFound(
-            f"{name!r} in {store.url} is a watched run, and this is for studies with a population; see what was "
-            f"evaluated with: {places.command('status', name)}, {places.command('evaluations', name)} or "
-            f"{places.command('export', name, '--what', 'evaluations')}. Ctrl-C stops its phyla watch; watch "
-            "again to change its suites"
+            f"{is_watched(name, store)}; see what was evaluated with: {places.command('status', name)}, "
+            f"{places.command('evaluations', name)} or {places.command('export', name)}. Ctrl-C stops its phyla "
+            "watch; watch again to change its suites"
         )
     text = f"there is no study {name!r} in {store.url}{', and no watched run of that name' if watched else ''}"
     text += f"; there are: {names_in(store, watched=False)}"
     runs = names_in(store, watched=True)
     store.close()
     raise StudyNotFound(f"{text}; watched runs: {runs}" if watched and runs != "none" else text)
+
+
+def is_watched(name: str, store: "Store") -> str:
+    """Explain that a name is that of a watched run, where one of a study with a population is needed."""
+    return f"{name!r} in {store.url} is a watched run, and this is for studies with a population"
 
 
 def find_population(store: "Store", name: str, *, deleting: bool = False) -> StudyRecord | None:

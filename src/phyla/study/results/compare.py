@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.study.places import Places, names_in, open_existing
+from phyla.study.places import Places, is_watched, names_in, open_existing
 from phyla.study.results.results import Results
 
 if TYPE_CHECKING:
@@ -88,6 +88,13 @@ def _found(asked: "Sequence[str | Results]", places: Places) -> Iterator[Results
         chosen = [replicates[index] for index in sorted(replicates)] or [
             results for results in known if results.name == name
         ]
+        watched = None if chosen else store.find_study(name)
+        if watched is not None:
+            results_of = places.command("evaluations", name, "--format", "json")
+            raise StudyNotFound(
+                f"{is_watched(name, store)}; compare its newest checkpoint with that of another watched run with: "
+                f"{results_of} > run.json, then: {places.command('evaluations', 'OTHER', '--against', 'run.json')}"
+            )
         if not chosen:
             raise StudyNotFound(
                 f"there is no study {name!r} in {store.url}, nor replicates of one; there are: "
