@@ -1,6 +1,7 @@
 """What the documentation shows of study files can be read."""
 
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -41,6 +42,17 @@ def test_a_part_of_a_study_file_can_be_put_into_one(
     text = edited(whole, part)
     assert all(line in text for line in part.splitlines())
     check(tmp_path / "study.toml", text)
+
+
+@pytest.mark.parametrize("value", ["1.387", "'1.387'"], ids=["transformers 4", "transformers 5"])
+def test_the_documented_pattern_reads_what_the_trainer_prints(value: str) -> None:
+    (part,) = (part for part in PARTS if "'eval_loss'" in part)
+    pattern = tomllib.loads(part)["metrics"]["eval_loss"]
+    for line in (f"{{'eval_loss': {value}, 'epoch': {value}}}", f"{{'epoch': {value}, 'eval_loss': {value}}}"):
+        match = re.search(pattern, line)
+        assert match is not None
+        assert float(match[1]) == 1.387
+    assert re.search(pattern, f"{{'loss': {value}, 'train_loss': {value}}}") is None
 
 
 def test_there_are_study_files_in_the_documentation() -> None:
