@@ -1,6 +1,7 @@
 """Suites of lm-evaluation-harness give what the harness gives, on a tiny model and tasks of local files."""
 
 import json
+import math
 import os
 import random
 import tomllib
@@ -223,6 +224,42 @@ def test_results_are_printed_as_the_harness_prints_them(evaluated: Evaluated) ->
     rows = evaluated.run("evaluations", "runs", "--format", "csv", "--checkpoint", 10).splitlines()
     assert [row.split(",")[:2] for row in rows[1:3]] == [["many", "2.0"]] * 2
     assert len(rows) == len(lines) - 1
+
+
+DIVERGED = """
+import shutil
+import torch
+from transformers import GPT2LMHeadModel
+
+for step, first in ((30, 12), (40, 0)):
+    shutil.copytree("runs/step_10", f"diverged/step_{step}")
+    model = GPT2LMHeadModel.from_pretrained("runs/step_10")
+    with torch.no_grad():
+        model.transformer.wpe.weight[first:] = torch.nan
+    model.save_pretrained(f"diverged/step_{step}")
+shutil.copytree("runs/step_10", "diverged/step_10")
+"""
+
+
+def test_what_a_diverged_model_guesses_counts_for_nothing(evaluated: Evaluated) -> None:
+    forked.run(["-c", DIVERGED], cwd=evaluated.folder, frameworks=True, check=True, env=environment())
+    settings = ("include_path=tasks", "batch_size=1", "shards=2", "objective=maximize acc_mean")
+    options = [word for setting in settings for word in ("--lm-eval-option", setting)]
+    told = evaluated.run(
+        "watch", "diverged", "--lm-eval", "both,rolling", *options, "--workers", 0, "--once", "--alert"
+    )
+    assert "note" not in told
+    check_facts(told, "regression: lm-eval/many acc", "step 30")
+    for step in (30, 40):
+        results = json.loads(evaluated.run("evaluations", "diverged", "--format", "json", "--checkpoint", step))
+        for task, metric in (("many", "acc"), ("few", "acc_norm"), ("both", "acc"), ("rolling", "bits_per_byte")):
+            assert math.isnan(float(results["results"][task][f"{metric},none"]))
+        rows = results["samples"]["many"]
+        unknown = [row for row in rows if "nan" in json.dumps(row["filtered_resps"]).lower()]
+        assert [row for row in rows if math.isnan(float(row["acc"]))] == unknown
+        assert 0 < len(unknown) < len(rows) if step == 30 else unknown == rows
+    best = json.loads(evaluated.run("best", "diverged", "--json"))
+    assert [row["checkpoint"]["step"] for row in best] == [10]
 
 
 @pytest.mark.parametrize(

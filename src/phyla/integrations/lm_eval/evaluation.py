@@ -15,6 +15,9 @@ from phyla.records import JsonObject
 from phyla.worker import Evaluation, EvaluationCheckpoint
 from phyla.worker.evaluating.samples import GROUP, ID
 
+NUMBERS = (int, float, np.generic)
+"""Types of the metrics of a document that are numbers."""
+
 
 class Loaded(NamedTuple):
     """A model of the harness, and where its tasks are."""
@@ -110,25 +113,52 @@ def evaluate(evaluation: Evaluation) -> None:
     if results is None:
         raise EvaluationError("the harness gave no results, as it does on all but the first of several ranks")
     documents_of = results.pop("samples")
+    unknown = {task: _forget_guesses(rows) for task, rows in documents_of.items()}
     for task, rows in documents_of.items():
         prefix = "" if task == name else f"{task}/"
-        _record(evaluation, prefix, results["results"][task], rows)
+        _record(evaluation, prefix, results["results"][task], rows, unknown=unknown[task])
     for group, values in results.get("groups", {}).items():
-        _record(evaluation, f"{group}/", values, ())
+        _record(evaluation, f"{group}/", values, (), unknown=any(unknown.values()))
     evaluation.save_samples(_samples(documents_of, config))
     shared = ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "lm_eval_version", "git_hash")
     kept = {name: results[name] for name in shared if name in results}
     evaluation.save(harness=json.dumps(kept, default=str, indent=1))
 
 
+def _forget_guesses(rows: Sequence[dict[str, Any]]) -> bool:
+    """Make the metrics of documents nan where a response of the model is; return whether there are any.
+
+    The harness takes the first of several answers for the most likely one if their likelihoods are nan.
+    """
+    guessed = [row for row in rows if _has_nan((row["resps"], row["filtered_resps"]))]
+    for row in guessed:
+        row.update({metric: math.nan for metric in row["metrics"] if isinstance(row[metric], NUMBERS)})
+    return bool(guessed)
+
+
+def _has_nan(response: Any) -> bool:
+    if isinstance(response, list | tuple):
+        return any(map(_has_nan, response))
+    return isinstance(response, float | np.floating) and math.isnan(response)
+
+
 def _record(
-    evaluation: Evaluation, prefix: str, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    evaluation: Evaluation,
+    prefix: str,
+    values: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    unknown: bool,
 ) -> None:
-    """Record what the harness says of a task, from single documents where the value is their mean."""
+    """Record what the harness says of a task, from single documents where the value is their mean.
+
+    All values are nan if those of some documents are `unknown`.
+    """
     for key, value in values.items():
         metric, comma, chosen = key.partition(",")
         if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
             continue
+        value = math.nan if unknown else value
         samples = [row[metric] for row in rows if row["filter"] == chosen and metric in row]
         name = prefix + metric_name(metric, chosen)
         if _is_mean(value, samples):
@@ -141,15 +171,16 @@ def _record(
             )
         stderr = values.get(f"{metric}_stderr,{chosen}")
         n = len(samples) or int(values.get("sample_len", 1))
-        if not (isinstance(stderr, int | float) and math.isfinite(stderr) and n > 1):
+        if not (isinstance(stderr, int | float) and math.isfinite(value + stderr) and n > 1):
             stderr = None
         evaluation.record({name: float(value)}, n=n, stderr=stderr)
 
 
 def _is_mean(value: float, samples: Sequence[Any]) -> bool:
-    if not samples or not all(isinstance(sample, int | float | np.generic) for sample in samples):
+    if not samples or not all(isinstance(sample, NUMBERS) for sample in samples):
         return False
-    return math.isclose(float(np.mean(np.array(samples, dtype=float))), value, rel_tol=1e-9, abs_tol=1e-12)
+    mean = np.mean(np.array(samples, dtype=float))
+    return bool(np.isclose(mean, value, rtol=1e-9, atol=1e-12, equal_nan=True))
 
 
 def _samples(
@@ -166,7 +197,7 @@ def _samples(
                 prefix + metric_name(metric, row["filter"]): row[metric]
                 for row in logged
                 for metric in row["metrics"]
-                if isinstance(row[metric], int | float | np.generic)
+                if isinstance(row[metric], NUMBERS)
             }
             cluster = config["cluster"]
             group = {} if cluster is None else {GROUP: str(logged[0]["doc"][cluster])}
