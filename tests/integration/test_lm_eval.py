@@ -262,6 +262,14 @@ def test_what_a_diverged_model_guesses_counts_for_nothing(evaluated: Evaluated) 
     assert [row["checkpoint"]["step"] for row in best] == [10]
 
 
+def test_a_suite_without_a_best_checkpoint_is_named(evaluated: Evaluated) -> None:
+    words = ("watch", "runs", "--lm-eval", "many,rolling", "--lm-eval-option", "include_path=tasks", "--plan")
+    check_facts(evaluated.run(*words), "lm-eval", "objective", "--lm-eval-option 'objective=maximize acc_mean'")
+    assert "objective" not in evaluated.run(*words[:3], "many", *words[4:])
+    objective = "objective=maximize acc_mean"
+    assert "note" not in evaluated.run(*words, "--lm-eval-option", objective)
+
+
 @pytest.mark.parametrize(
     ("words", "facts"),
     [

@@ -206,6 +206,7 @@ def watch(
     common |= _format_of(format, step, quiet)
     options.contain_children(workers)
     suites = chosen_suites([*(suite or ()), *_harness_suites(lm_eval, lm_eval_option or ())])
+    _note_missing_objectives(suites, harness=lm_eval is not None)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
         return
@@ -230,6 +231,19 @@ def watch(
             on_interrupt=late.after(display.interrupted),
         )
     raise Exit(finish(watched))
+
+
+def _note_missing_objectives(suites: "Sequence[Suite]", *, harness: bool) -> None:
+    """Say which suites with known metrics will have no best checkpoint, and how to choose one of the metrics."""
+    for suite in suites:
+        if suite.objective is None and suite.watch:
+            goal = suite.watch[0]
+            how = f'objective=phyla.{type(goal).__name__}("{goal.metric}")'
+            if harness and suite is suites[-1]:
+                objective = f"{type(goal).__name__.lower()} {goal.metric}"
+                how = quote_command(["--lm-eval-option", f"objective={objective}"])
+            problem = f"suite {suite.name!r} has no objective, so it will have no best checkpoint"
+            print(f"note: {problem}; give one, as in {how}", file=sys.stderr)
 
 
 def _format_of(text: str, step: str | None, quiet: float | None) -> dict[str, Any]:
