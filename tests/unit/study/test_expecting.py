@@ -27,6 +27,15 @@ STRATEGIES = {
     "in parts": (phyla.RandomSearch(members=3, total_steps=10, steps_per_trial=4), 9),
     "grid": (phyla.GridSearch({"lr": [0.1, 0.2, 0.5, 1.0]}, total_steps=10), 4),
     "pbt": (phyla.PBT(population_size=3, steps_per_trial=4, total_steps=10), 9),
+    "replay": (
+        phyla.strategies.Replay(
+            trials=[
+                {"trial": number, "start_step": start, "end_step": end, "seed": number, "params": {"lr": 0.2}}
+                for number, (start, end) in enumerate(((0, 4), (4, 5), (5, 10)), 1)
+            ]
+        ),
+        3,
+    ),
 }
 
 UNKNOWN = [

@@ -33,6 +33,8 @@ NEWEST = 200
 """Newest trials that are read for the last activity and the pace."""
 AT_ONCE = 1000
 """Limit for the trials that one look loads."""
+REPLAY = "phyla.strategies/replay"
+"""The strategy whose trials are known from the start, by the name that a study records."""
 SHARE = 20
 """Looking takes at most one part in this many of the time."""
 
@@ -264,13 +266,15 @@ def lease_s(config: JsonObject) -> float:
 def trials_left(config: JsonObject, member: Member | Cohort) -> int | None:
     """Return how many more trials a member is expected to complete; None if that cannot be known.
 
-    It is known of a strategy that has `member_steps` and `steps_per_trial`, unless its trials end at the switches
-    of a schedule, too. Trials that end early make it more.
+    It is known of a replay, and of a strategy that has `member_steps` and `steps_per_trial`, unless its trials end
+    at the switches of a schedule, too. Trials that end early make it more.
     """
     if member.retired or member.state is MemberState.DONE:
         return 0
     strategy: Any = config["strategy"]
     plan: Any = config["plan"]
+    if strategy["plugin"] == REPLAY:
+        return max(0, len(strategy["trials"]) - member.generation)
     until, length = plan["member_steps"], plan["steps_per_trial"]  # None for one trial of all steps
     if until is None or length == 0 or "schedule" in strategy:
         return None
