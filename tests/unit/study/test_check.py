@@ -622,3 +622,28 @@ def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
     module = study_modules.load(file)
     assert function_name(module.study) == "train() (itself.py, line 5)"
     assert next(checks(module.study, workers=0)).verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "count", "named"),
+    [
+        ("", 4, "complete"),
+        ("", 14, "random"),
+        ("momentum not saved", 23, "resume"),
+        ("old learning rate", 23, "lr"),
+    ],
+)
+def test_a_trial_that_crashes_now_and_then_is_named(tmp_path: Path, mistake: str, count: int, named: str) -> None:
+    """It is no evidence about what other trials left."""
+    sound, calls = make(mistake), list[int]()
+
+    def train(trial: phyla.Trial) -> None:
+        calls.append(trial.id)
+        if len(calls) == count:
+            raise ConnectionError("the data went away")
+        sound(trial)
+
+    checked = found(train, tmp_path / "home")
+    assert "the data went away" in checked[named].text
+    others = {name for name, one in checked.items() if one.verdict == "FAIL"} - {named}
+    assert others <= ({MISTAKES[mistake][0]} if mistake else set())

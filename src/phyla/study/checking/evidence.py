@@ -3,7 +3,7 @@
 import inspect
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from phyla.records import StartFrom, TrialRecord
 from phyla.strategies import MeanOfLast
@@ -17,6 +17,11 @@ SHARE = 1e-3
 """The smallest difference that counts, as a share of what training changes."""
 FAR = 10.0
 """Differences this many times larger than noise, or than the effect of other random numbers, are not chance."""
+
+
+@final
+class Crashed(Exception):
+    """A trial failed, so that what it left cannot be compared."""
 
 
 class Evidence:
@@ -74,7 +79,8 @@ class Evidence:
         ]
         self.together([(lengths, {"start": start, **how}) for lengths, how in wanted])
         pairs = (measured, {"copy": 1}), ({"pinned": None}, {"pinned": None, "copy": 1})
-        if any(self.changes(self.onward(k, **here), self.onward(k, **elsewhere)) for here, elsewhere in pairs):
+        outcomes = [(self.onward(k, **here), self.onward(k, **elsewhere)) for here, elsewhere in pairs]
+        if any(first.crashed or second.crashed or self.changes(first, second) for first, second in outcomes):
             # The process remembers something. The first one is as in a process of its own.
             self.separate()
             self.experiments.done = {
@@ -93,6 +99,7 @@ class Evidence:
 
     def differences(self, outcome: Outcome, whole: Outcome) -> list[str]:
         """Return the names of values that differ by more than noise and by a share of what training changed."""
+        _none_crashed(outcome, whole)
         names = []
         for name, noise in self.noise.items():
             value = whole.facts[name]
@@ -103,6 +110,7 @@ class Evidence:
 
     def changes(self, before: Outcome, after: Outcome, about: str = "", values: Any = None) -> list[str]:
         """Return the names of values that differ, except hyperparameters that are only recorded."""
+        _none_crashed(before, after)
         names = []
         for name, noise in self.noise.items():
             first, second = before.facts.get(name), after.facts.get(name)
@@ -150,6 +158,12 @@ class Evidence:
     def is_finite(self, outcome: Outcome) -> bool:
         """Return whether the objective of the last trial is finite."""
         return bool(outcome.trained) and all(map(math.isfinite, self.values(outcome.trained[-1])))
+
+
+def _none_crashed(*outcomes: Outcome) -> None:
+    for outcome in outcomes:
+        if outcome.crashed:
+            raise Crashed(outcome.crashed)
 
 
 def function_name(study: Study) -> str:

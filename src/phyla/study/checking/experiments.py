@@ -100,6 +100,7 @@ class Outcome:
     size_bytes: int  # of the last checkpoint
     facts: facts.Facts  # of the last checkpoint
     failed: str | None  # what was raised, and where; of a command, further lines with the end of its output
+    crashed: str | None  # the same, if a trial that trains failed
     copy: Path | None  # a copy of the last checkpoint, if it was asked for
     overwritten: Sequence[str]  # files that were changed in checkpoints which trials loaded
     unread: Sequence[str]  # hyperparameters that the last trial never read
@@ -244,14 +245,17 @@ class Experiments:
             results = study.results()
             repository = LocalCheckpoints(home / "checkpoints" / study.name)
             for member, experiment in enumerate(wanted):
-                self.done[repr(experiment)] = self._outcome(
-                    results, repository, failed, member, keep=experiment.keep
-                )
+                self.done[repr(experiment)] = self._outcome(results, repository, failed, member, experiment)
         results._store.close()
         shutil.rmtree(home, ignore_errors=True)
 
     def _outcome(
-        self, results: Results, repository: LocalCheckpoints, failed: str | None, member: int, *, keep: bool
+        self,
+        results: Results,
+        repository: LocalCheckpoints,
+        failed: str | None,
+        member: int,
+        experiment: _Experiment,
     ) -> Outcome:
         attempts = {attempt.job: attempt for attempt in results.attempts()}
         rows = {row.name: row for row in results.checkpoints()}
@@ -279,7 +283,7 @@ class Experiments:
             known |= {
                 f"{facts.OBJECTIVE}{name}": float(reported[name]) for name in self.study.rules.reported_metrics
             }
-            if keep:
+            if experiment.keep:
                 copy = self.root / f"kept-{self.count}-{member}"
                 # Without its manifest it is imported as a copy, not as links to the same bytes.
                 shutil.copytree(path, copy, ignore=shutil.ignore_patterns(MANIFEST_NAME))
@@ -290,6 +294,7 @@ class Experiments:
             size_bytes=rows[trained[-1].checkpoint or ""].size_bytes if trained else 0,
             facts=known,
             failed=failed,
+            crashed=failed if len(trained) < len(experiment.lengths) else None,
             copy=copy,
             overwritten=_overwritten(repository, filter(None, {trial.parent_checkpoint for trial in completed})),
             unread=noticed.get("unread", ()),

@@ -3,9 +3,10 @@
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +17,7 @@ from phyla.machine.retention import bound
 from phyla.records import StartFrom
 from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.checking.checked import Checked
-from phyla.study.checking.evidence import FAR, Evidence
+from phyla.study.checking.evidence import FAR, Crashed, Evidence
 from phyla.study.checking.experiments import Lengths, Outcome
 from phyla.study.checking.noise import MEASUREMENTS, judge_noise
 from phyla.worker.pinned import STEPPED, UNEVEN
@@ -58,30 +59,21 @@ class Verdicts(Evidence):
         """Yield what each check found, as soon as it is known."""
         k = self.steps
         begin: list[Lengths] = [((2 * k,), {}), ((k,), {"keep": True}), ((2 * k,), {"copy": 1})]
-        self.together(begin)
-        trained: list[Outcome] = []
-        for lengths, how in begin:
-            trained.append(self.run(*lengths, **how))
-            failed = trained[-1].failed
-            if failed and failed.startswith(UNREPORTED):
-                yield Checked("objective", "FAIL", failed.removeprefix(UNREPORTED), "report it in each trial")
-            elif failed:
-                yield Checked("runs", "FAIL", f"training failed: {failed}", "correct this first")
-            if failed:
-                return
-        self.whole, self.half, self.again = trained
-        self.listen()
+        if failed := self._train(begin):
+            yield failed
+            return
         if any(self.noise.values()) and self.experiments.workers:
             # Is it noise, or what the process remembers?
             self.separate()
             self.experiments.done.clear()
-            self.whole, self.half, self.again = (self.run(*lengths, **how) for lengths, how in begin)
-            self.listen()
+            if failed := self._train(begin):
+                yield failed
+                return
         self.experiments.measuring_s = sum(outcome.seconds for outcome in (self.whole, self.half, self.again))
         self.middle = StartFrom(str(self.half.copy), step=self.half.trained[-1].end_step)
         yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
         yield self._objective()
-        yield (end := self._end())
+        yield (end := _judged("end", self._end))
         yield self._equal()
         known, same, repeated = not self.why, False, False
         if end.verdict != "ok":
@@ -96,20 +88,21 @@ class Verdicts(Evidence):
         yield (source := self._source())
         if not self.why:
             yield self._counters()
-            resumed = self._resume()
+            resumed = _judged("resume", self._resume)
             same = resumed.verdict == "ok"
             if resumed.kind == "complete" and source.verdict == "FAIL":
                 resumed = Checked("complete", "not known", "training changes the checkpoint: see source first")
             yield resumed
             if same:
                 yield Checked("complete", "ok", "a copy of the checkpoint elsewhere is enough to resume")
-            yield (random := self._random(same=same, resumed=resumed.kind))
+            yield (random := _judged("random", partial(self._random, resumed=resumed.kind)))
             repeated = random.verdict == "FAIL"
         else:
             for kind in ("resume", "random"):
                 yield Checked(kind, "not known", f"unknown, because {self.why}")
         for name in self.study.rules.space.parameters:
-            yield replace(self._parameter(name, known=known, same=same), about=name)
+            judge = partial(self._parameter, name, known=known, same=same)
+            yield replace(_judged("parameter", judge, name), about=name)
         weights = self._weights()
         if weights.verdict == "FAIL" and not same:
             # The score is that of the loaded weights, not of the trained ones.
@@ -117,6 +110,19 @@ class Verdicts(Evidence):
         yield weights
         yield from self._noise(known=known, repeated=repeated)
         yield self._cost()
+
+    def _train(self, begin: Sequence[Lengths]) -> Checked | None:
+        """Train the first trials; return why no more can be found out, if one of them failed."""
+        self.together(begin)
+        trained = [self.run(*lengths, **how) for lengths, how in begin]
+        failed = next((outcome.failed for outcome in trained if outcome.failed), None)
+        if failed and failed.startswith(UNREPORTED):
+            return Checked("objective", "FAIL", failed.removeprefix(UNREPORTED), "report it in each trial")
+        if failed:
+            return Checked("runs", "FAIL", f"training failed: {failed}", "correct this first")
+        self.whole, self.half, self.again = trained
+        self.listen()
+        return None
 
     def _objective(self) -> Checked:
         fitness, reported = self.study.rules.suite_fitness, self.whole.trained[-1].metrics
@@ -244,20 +250,20 @@ class Verdicts(Evidence):
             return _SCHEDULE.format(k=self.steps)
         return _SAVE if shared else _SAVE + _PERHAPS
 
-    def _random(self, *, same: bool, resumed: str) -> Checked:
+    def _random(self, *, resumed: str) -> Checked:
         k, none = self.steps, "training draws no random numbers, or restores their state from the checkpoint"
         free = self.onward(k, pinned=None)
         if facts.only_metrics(self.noise) and not self.changes(self.resumed, free):
             return Checked("random", "not known", "phyla cannot read whether the checkpoint changes")
-        if self.exact and not free.failed and not self.changes(self.resumed, free):
+        if self.exact and not self.changes(self.resumed, free):
             return Checked("random", "ok", none)
         other = self.onward(k, seed=1, pinned=None)
-        if free.failed or other.failed or self.changes(free, other):
+        if self.changes(free, other):
             return Checked("random", "ok", "each trial draws other random numbers")
         if not self.exact:
             return Checked("random", "not known", f"another seed changes nothing; see {resumed} first")
         whole, chain = self.run(2 * k, pinned=None), self.run(k, k, pinned=None)
-        if whole.failed or chain.failed or not self.differences(chain, whole):
+        if not self.differences(chain, whole):
             return Checked("random", "ok", none)
         text = "each trial draws the same random numbers again, whatever trial.seed is"
         return Checked("random", "FAIL", text, "make generators from trial.seed, or save and load their state")
@@ -400,6 +406,15 @@ class Verdicts(Evidence):
             change = f"{size(free)} are free at {place}: save less, keep fewer (phyla.Retention), or move them"
             return Checked("cost", "warn", text, change)
         return Checked("cost", "ok", text)
+
+
+def _judged(kind: str, judge: Callable[[], Checked], about: str = "") -> Checked:
+    """Return what a check finds; that it is not known if a trial fails that is as good as those that did not."""
+    try:
+        return judge()
+    except Crashed as error:
+        text = f"{about}: unknown" if about else "unknown"
+        return Checked(kind, "not known", f"{text}, because a trial failed: {error}", "correct this first")
 
 
 def _numbers(values: Sequence[float]) -> str:
