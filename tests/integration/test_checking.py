@@ -24,6 +24,7 @@ SLOW = ("digits_jax", "text_huggingface")
 FILE = """\
 import json
 import os
+import time
 import numpy as np
 import phyla
 
@@ -78,6 +79,15 @@ def first_rate(trial):
     trial.report(loss=w * w)
 
 
+def labeled(trial):
+    w = json.loads((trial.source.path / "w.json").read_text())["w"] if trial.source else 1.0
+    for _ in trial.steps():
+        w -= trial.params["lr"] * w
+    labels = {"trial": trial.id, "member": trial.member, "saved_at": time.time()}
+    (trial.checkpoint_dir / "w.json").write_text(json.dumps({"w": w, **labels}))
+    trial.report(loss=w * w)
+
+
 def noisy(trial):
     (trial.checkpoint_dir / "w.bin").write_bytes(os.urandom(64))
     trial.report(loss=int.from_bytes(os.urandom(4), "big"))
@@ -90,7 +100,7 @@ def study(name, function):
 
 old, dead, memory = study("old", train), study("dead", dies), study("memory", remembers)
 noise = study("noise", noisy)
-cached = study("cached", first_rate)
+cached, labels = study("cached", first_rate), study("labels", labeled)
 """
 
 
@@ -115,7 +125,7 @@ def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path
     lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
     assert len(lines) == 1, done.stdout
     check_facts(lines[0], "0.001", "0.00316")
-    check_facts(done.stdout, "train()", "file.py", "line 11")
+    check_facts(done.stdout, "train()", "file.py", "line 12")
     assert "\ntraining" not in done.stdout
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"file.py", "tmp"}
     assert list((tmp_path / "tmp").glob("phyla*")) == []
@@ -127,6 +137,7 @@ def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> N
     told = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr
     assert [one["kind"] for one in told if one["verdict"] == "FAIL"] == ["complete"]
+    check_facts(done.stderr, "each in a new process")
 
 
 def test_a_value_that_a_process_keeps_from_its_first_trial_is_found(tmp_path: Path) -> None:
@@ -134,6 +145,13 @@ def test_a_value_that_a_process_keeps_from_its_first_trial_is_found(tmp_path: Pa
     (failed,) = (one for one in json.loads(done.stdout) if one["verdict"] == "FAIL")
     assert failed["kind"] == "parameter"
     assert failed["text"].startswith("lr from 0.001 to 0.00316 works only in a fresh process")
+
+
+def test_a_checkpoint_with_the_time_and_its_trial_needs_no_process_for_each_experiment(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "labels")
+    assert done.returncode == 0, done.stdout
+    assert "each in a new process" not in done.stderr
+    check_facts(done.stdout, "two equal trials give the same result", "give the same result as 6 in one trial")
 
 
 def test_a_process_that_dies_is_told(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def check(
             length = format_count(steps_of(chosen) if steps is None else steps, "step")
             name = function_name(chosen)
             print(f"checking {name} of study {chosen.name!r} with trials of {length}", file=out, flush=True)
-        for checked in checks(chosen, steps=steps, workers=workers):
+        for checked in checks(chosen, steps=steps, workers=workers, note=print):
             results.append(checked)
             if not as_json:
                 change = f"\nchange: {checked.change}" if checked.change else ""

@@ -624,6 +624,23 @@ def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
     assert next(checks(module.study, workers=0)).verdict == "FAIL"
 
 
+@pytest.mark.parametrize("place", ["value", "in a list", "beside an array"])
+def test_a_checkpoint_that_names_its_trial_is_state_that_a_process_may_share(tmp_path: Path, place: str) -> None:
+    def train(trial: phyla.Trial) -> None:
+        x = json.loads((trial.source.path / "x.json").read_text())["x"] if trial.source else 10.0
+        for _ in trial.steps():
+            x -= trial.params["lr"] * (x + trial.params["momentum"])
+        label: Any = {"trial": trial.id, "member": trial.member}
+        state = {"x": x, **({"last": [label]} if place == "in a list" else label)}
+        (trial.checkpoint_dir / "x.json").write_text(json.dumps(state))
+        if place == "beside an array":
+            np.save(trial.checkpoint_dir / "x.npy", [x])
+        trial.report(loss=x * x)
+
+    checked = found(train, tmp_path / "home")
+    assert [checked[name].verdict for name in ("equal", "resume", "lr", "momentum")] == ["ok"] * 4
+
+
 @pytest.mark.parametrize(
     ("mistake", "count", "named"),
     [

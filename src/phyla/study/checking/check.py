@@ -4,7 +4,7 @@ What a running study shows by itself is in `phyla.study.results.findings`.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +42,10 @@ def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[C
     return [*checks(study, steps=steps, workers=workers)]
 
 
-def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Iterator[Checked]:
-    """Yield what `check` returns, as soon as it is known."""
+def checks(
+    study: Study, *, steps: int | None = None, workers: int = 1, note: Callable[[str], object] = lambda text: None
+) -> Iterator[Checked]:
+    """Yield what `check` returns, as soon as it is known; `note` is called with what takes long."""
     study_modules.only_when_run()
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to check it: there is no training function")
@@ -51,7 +53,7 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
     length = check_integer("steps", steps_of(study) if steps is None else steps)
     with tempfile.TemporaryDirectory(prefix="phyla-check-") as folder:
         by_command = isinstance(study.train, Command)
-        experiments = Experiments(study=study, root=Path(folder), workers=workers)
+        experiments = Experiments(study=study, root=Path(folder), workers=workers, note=note)
         for checked in Verdicts(study, length, experiments).reach():
             yield _of_command(checked) if by_command else _of_function(checked, study)
 

@@ -33,6 +33,7 @@ class Evidence:
         half: k steps.
         resumed: k more from its checkpoint.
         noise: how much equal trials differ, by the name of the value.
+        labels: names of values that only say which trial saved them, in a process that trains several.
         why: why few conclusions are possible; empty otherwise.
     """
 
@@ -52,10 +53,22 @@ class Evidence:
         self.name = "the command" if isinstance(study.train, Command) else function_name(study)
         self.metrics = study.rules.reported_metrics
         self.noise: dict[str, float] = {}
+        self.labels: set[str] = set()
 
     def listen(self) -> None:
         """Note how much equal trials differ."""
-        names = facts.comparable_names(self.whole.facts, self.half.facts)
+        trials = [(outcome.facts, outcome.trained[-1]) for outcome in (self.whole, self.half, self.again)]
+        if len({trial.id for _, trial in trials}) > 1:
+            self.labels = {
+                name
+                for name in self.whole.facts
+                if any(
+                    all(facts.are(known.get(name), getattr(trial, label)) for known, trial in trials)
+                    for label in ("id", "member")
+                )
+            }
+        known = {name: value for name, value in self.whole.facts.items() if name not in self.labels}
+        names = facts.comparable_names(known, self.half.facts)
         self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
 
     def leave_out_logs(self) -> None:

@@ -6,7 +6,7 @@
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -30,6 +30,8 @@ from phyla.worker.pinned import NOTHING, Pinned
 SEEDS = (1_234_567, 7_654_321, 999_983)
 MEASURED_AT_LEAST = 2
 LEAST_MEASURING_S = 2.0
+UNNOTED = 3
+"""This many experiments, each in a process of its own, take no long time."""
 OUTPUT_LINES = 12
 """Lines shown of what a command that failed wrote."""
 
@@ -143,6 +145,8 @@ class Experiments:
     study: Study
     root: Path
     workers: int
+    note: Callable[[str], object] = field(default=lambda text: None)
+    """Called with what takes long, before it begins."""
     alone: bool = field(default=False, init=False)
     """Whether `together` gives each its own process, too."""
     count: int = field(default=0, init=False)
@@ -199,6 +203,8 @@ class Experiments:
                 repr(experiment): experiment for experiment in experiments if repr(experiment) not in self.done
             }.values()
         ]
+        if self.alone and len(new) > UNNOTED:
+            self.note(f"training {len(new)} times, each in a new process: in one process, equal trials differed")
         for batch in [[experiment] for experiment in new] if self.alone else [new] if new else []:
             self._run(batch)
 

@@ -62,13 +62,14 @@ class Verdicts(Evidence):
         if failed := self._train(begin):
             yield failed
             return
-        if any(self.noise.values()) and self.experiments.workers:
+        if (noisy := self._noisy()) and self.experiments.workers:
             # Is it noise, or what the process remembers?
             self.separate()
             self.experiments.done.clear()
             if failed := self._train(begin):
                 yield failed
                 return
+            self.experiments.alone = not noisy <= self._noisy()
         self.experiments.measuring_s = sum(outcome.seconds for outcome in (self.whole, self.half, self.again))
         self.middle = StartFrom(str(self.half.copy), step=self.half.trained[-1].end_step)
         yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
@@ -123,6 +124,9 @@ class Verdicts(Evidence):
         self.whole, self.half, self.again = trained
         self.listen()
         return None
+
+    def _noisy(self) -> set[str]:
+        return {name for name, noise in self.noise.items() if noise}
 
     def _objective(self) -> Checked:
         fitness, reported = self.study.rules.suite_fitness, self.whole.trained[-1].metrics
@@ -283,6 +287,12 @@ class Verdicts(Evidence):
             moved = [] if varied.failed else self.changes(base, varied, name, values)
             if moved:
                 break
+            if values is other_values[0]:
+                # In one fresh process: first this value again, then the others, which may not be needed.
+                self.together(
+                    [((k,), {"start": self.middle, "values": [values], "copy": 1})]
+                    + [((k,), {"start": self.middle, "values": [other]}) for other in other_values[1:]]
+                )
             if values is other_values[0] and self.changes(
                 base, self.onward(k, values=[values], copy=1), name, values
             ):
