@@ -30,7 +30,7 @@ import asyncio, gc, os, resource, signal, sys, threading
 import phyla
 
 
-ended, late = threading.Event(), []
+ended, late, HERE = threading.Event(), [], os.getcwd()
 
 
 def report_late(trial):
@@ -39,6 +39,7 @@ def report_late(trial):
 
 
 def train(trial):
+    assert os.getcwd() == HERE
     ended.set()  # the trial before, if there was one in this process
     while late:
         late.pop().join()

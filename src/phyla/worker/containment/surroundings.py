@@ -32,11 +32,15 @@ class Surroundings:
         self._functions = [(module, name, value) for module in modules for name, value in vars(module).items()]
 
     def call(self, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call user code; restore the recursion limit if it was lowered."""
+        """Call user code; restore the working directory, and the recursion limit if it was lowered."""
         self.calls, self._ran = self.calls + 1, label + _origin(function)
+        before = _directory()
         try:
             return _only_here(function, *arguments)
         finally:
+            if before is not None and _directory() != before:
+                with suppress(OSError):
+                    os.chdir(before)
             if sys.getrecursionlimit() < self._recursion:
                 sys.setrecursionlimit(self._recursion)
 
@@ -105,6 +109,13 @@ def _origin(function: Any) -> str:
 def _limit(name: str) -> float:
     limit = resource.getrlimit(getattr(resource, name))[0]
     return float("inf") if limit == resource.RLIM_INFINITY else limit
+
+
+def _directory() -> Path | None:
+    """Return the working directory; None if it was deleted."""
+    with suppress(OSError):
+        return Path.cwd()
+    return None
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:
