@@ -52,6 +52,41 @@ def test_nothing_is_said_where_it_is_reported(rule: StoppingRule, tmp_path: Path
     assert not [one for one in found if one.kind == "metric"]
 
 
+@phyla.eval_task
+def held(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(score=1.0, n=1)
+
+
+@pytest.mark.parametrize("reports", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "metric"),
+    [
+        (phyla.strategies.Divergence(), "score_mean"),
+        (phyla.MedianStopping(min_steps=0), "score_mean"),
+        (phyla.strategies.Divergence(metric="held/score_mean"), "held/score_mean"),
+    ],
+)
+def test_a_rule_that_waits_for_what_only_a_suite_measures_is_named(
+    rule: StoppingRule, metric: str, reports: bool, tmp_path: Path
+) -> None:
+    def train_evaluated(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights").write_text("w")
+        trial.report({"score_mean" if reports else "train/loss": 1.0})
+
+    made = phyla.Study(
+        "evaluated",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score_mean"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2, fitness=phyla.FromSuite("held")),
+        train=train_evaluated,
+        suites=[phyla.Suite("held", [held], objective=phyla.Maximize("score_mean"))],
+        home=tmp_path,
+        stopping=rule,
+    )
+    found = [one for one in made.run(workers=0).findings() if one.kind == "metric"]
+    assert [one.about for one in found] == ([] if reports and metric == "score_mean" else [metric])
+
+
 def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

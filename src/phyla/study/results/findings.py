@@ -15,6 +15,8 @@ from phyla.validation import suggestion
 LOG = logging.getLogger("phyla")
 LOOKED_AT = 20
 """Completed trials that one look reads at most of the first ones, and of the newest ones."""
+MEDIAN = "phyla.stopping/median-stopping"
+"""The rule that has no setting `metric`, and watches the objective's."""
 
 
 @final
@@ -156,16 +158,25 @@ def _points_left(facts: _Facts) -> Iterator[Finding]:
 
 
 def _metric_unreported(facts: _Facts) -> Iterator[Finding]:
-    reported = {metric: None for trial in facts.trials for metric in trial.metrics}
+    suites = tuple(f"{suite['name']}/" for suite in facts.config.get("suites") or ())
+    reported = {
+        metric: None for trial in facts.trials for metric in trial.metrics if not metric.startswith(suites)
+    }
     stopping = facts.config.get("stopping") or {"rules": ()}
-    for metric in (rule.get("metric") for rule in stopping["rules"]):
-        if reported and isinstance(metric, str) and metric not in reported:
+    for metric in {_watched(rule, facts.config["objective"]): None for rule in stopping["rules"]}:
+        if facts.trials and isinstance(metric, str) and metric not in reported:
             yield Finding(
                 kind="metric",
                 text=f"a stopping rule watches {metric!r}, which no trial reported, so it stops nothing; "
                 f"{suggestion(metric, reported)}",
                 about=metric,
             )
+
+
+def _watched(rule: Mapping[str, Any], objective: Mapping[str, Any]) -> Any:
+    """Return the reported metric that a stopping rule watches: its own, or the objective's."""
+    by_default = rule.get("plugin") == MEDIAN or ("metric" in rule and rule["metric"] is None)
+    return objective.get("metric") if by_default else rule.get("metric")
 
 
 def _same_samples(facts: _Facts) -> Iterator[Finding]:
