@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.machine import Claimed, Idle, Outdated
-from phyla.records import Report, Role, StudyRecord, StudyState
+from phyla.records import JsonObject, Report, Role, StudyRecord, StudyState
 from phyla.service.access import Doors
 from phyla.service.app import Limits
 from phyla.service.metrics import Figures
@@ -240,10 +241,14 @@ def test_changed_operating_options_reach_a_running_service(remote: Remote) -> No
     assert lease_s() == 5 * LEASE_S
 
 
+def unchanged(params: JsonObject, rng: np.random.Generator) -> JsonObject:
+    return params
+
+
 def test_code_of_a_study_file_never_runs_at_the_service(remote: Remote) -> None:
     behind, there, _ = remote
-    agreed = rules(replace(pbt(2), explore=ExploreWith(cast("Any", plain))))
-    with raises(NotImportable, "storing:plain"):
+    agreed = rules(replace(pbt(2), explore=ExploreWith(unchanged)))
+    with raises(NotImportable, "test_over_http:unchanged"):
         there.create_study("study", to_config(agreed, 7), 7, 2)
     with pytest.raises(ConfigurationError):
         there.create_study("study", {"schema": 1, "options": {}}, 7, 2)

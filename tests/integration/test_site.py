@@ -122,7 +122,11 @@ def test_the_reference_has_every_name_command_and_key(site: Path) -> None:
         found = {name: getattr(module, name) for name in module.__all__}
         wanted = {f"{module.__name__}.{name}" for name, one in found.items() if inspect.isclass(one)}
         assert wanted - anchors(page) == set()
-    tree = {f"phyla.errors.{name}" for name, one in vars(errors).items() if isinstance(one, type)}
+    tree = {
+        f"phyla.errors.{name}"
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and one.__module__ == errors.__name__
+    }
     assert tree - anchors("errors") == set()
     names = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert {f"phyla-{name}" for name in names} - anchors("commands") == set()
