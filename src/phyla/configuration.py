@@ -214,11 +214,18 @@ def check_extension(
                 for name, (old, new) in refused.items()
             )
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
-            f"but not its kind, {_FIXED_SETTINGS}."
+            f"but not its kind, {_FIXED_SETTINGS}.{_advise_installing(refused)}"
         )
     stored: Any = old["strategy"]
     strategy.check_extension(stored)
     check_space_extension(_parameters(old), _parameters(new))
+
+
+def _advise_installing(refused: Mapping[str, tuple[Json, Json]]) -> str:
+    """Return what to do if a stored plug-in was registered by a package that is gone."""
+    stored = [str(old) for name, (old, _) in refused.items() if name.endswith(".plugin")]
+    gone = [name for name in stored if name.startswith(plugins.GROUPS) and name not in plugins.list_plugins()]
+    return f" No package here registers {', '.join(gone)}: install the one that did." if gone else ""
 
 
 def _parameters(config: JsonObject) -> Mapping[str, Parameter]:

@@ -425,6 +425,16 @@ def test_what_an_existing_study_cannot_take(old: JsonObject, new: JsonObject, na
         extend(old, new)
 
 
+def test_a_plug_in_whose_package_is_gone_is_told_from_another_kind() -> None:
+    gone: Any = config()
+    gone["strategy"]["plugin"] = "phyla.strategies/follow"
+    with raises(ConfigurationError, "strategy.plugin", "install", "phyla.strategies/follow"):
+        extend(gone, config())
+    with pytest.raises(ConfigurationError) as raised:
+        extend(config(RandomSearch(4, 20)), config())
+    assert "install" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "space",
     [Space(lr=Float(0.1, 0.9)), Space(other=Float(0.0, 1.0, default=0.5)), Space(lr=LR, new=Float(0.0, 1.0))],
