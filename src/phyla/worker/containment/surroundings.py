@@ -38,11 +38,12 @@ class Surroundings:
         try:
             return _only_here(function, *arguments)
         finally:
+            # First, since the rest calls functions.
+            if sys.getrecursionlimit() < self._recursion:
+                sys.setrecursionlimit(self._recursion)
             if before is not None and _directory() != before:
                 with suppress(OSError):
                     os.chdir(before)
-            if sys.getrecursionlimit() < self._recursion:
-                sys.setrecursionlimit(self._recursion)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
