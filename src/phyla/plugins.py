@@ -69,15 +69,14 @@ def load(point: EntryPoint) -> Any:
     """Return a registered plug-in.
 
     Raises:
-        NotImportable: its package cannot be imported, or has no such class.
+        NotImportable: its package cannot be imported, whatever that raises, or has no such class.
     """
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         package = f" of package {point.dist.name}" if point.dist else ""
-        raise NotImportable(
-            f"cannot load {point.value}, which is plug-in {f'{point.group}/{point.name}'!r}{package}: {error}"
-        ) from error
+        which = f"{point.value}, which is plug-in {f'{point.group}/{point.name}'!r}{package}"
+        raise NotImportable(f"cannot load {which}: {type(error).__name__}: {error}") from error
 
 
 @cache

@@ -51,10 +51,15 @@ def test_a_rule_can_be_deleted_without_touching_another() -> None:
             assert imported <= {"perturb", "gaussian_process"}, file
 
 
-@pytest.mark.parametrize("value", ["phyla.strategies:Missing", "no_such_package:Rule"])
+@pytest.mark.parametrize(
+    "value", ["phyla.strategies:Missing", "no_such_package:Rule", "old_binary:Rule", "not_python:Rule"]
+)
 def test_a_plugin_whose_package_is_broken_matters_only_when_it_is_named(
-    value: str, monkeypatch: pytest.MonkeyPatch
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "old_binary.py").write_text("raise ValueError('numpy.dtype size changed')")
+    (tmp_path / "not_python.py").write_text("def rule(:")
+    monkeypatch.syspath_prepend(tmp_path)
     broken = {group: EntryPoint("broken", value, group) for group in plugins.GROUPS}
     known = {**plugins.list_plugins(), **{f"{group}/broken": point for group, point in broken.items()}}
     monkeypatch.setattr(plugins, "list_plugins", lambda: known)
