@@ -132,6 +132,22 @@ def test_what_cannot_be_deleted_stays_known_until_it_is(
     assert left(tmp_path) == []
 
 
+def test_what_others_remove_meanwhile_does_not_fail_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path).run(workers=0)
+    remove = shutil.rmtree
+
+    def remove_twice(path: Path) -> None:
+        remove(path)
+        remove(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", remove_twice)
+        delete("doomed", Places.of(tmp_path))
+    assert left(tmp_path) == []
+
+
 def test_a_new_study_of_that_name_cannot_take_the_directory_that_is_being_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ it is phyla's. Deleting it again finishes an interrupted deletion.
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -289,7 +290,8 @@ def _remove(path: Path, failed: list[str]) -> None:
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        failed.append(f"cannot delete {path}: {error.strerror or error}")
+        if os.path.lexists(path):  # a worker elsewhere may have removed it
+            failed.append(f"cannot delete {path}: {error.strerror or error}")
 
 
 def measure_size(path: Path) -> tuple[int, int]:
