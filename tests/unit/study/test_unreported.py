@@ -87,6 +87,24 @@ def test_a_rule_that_waits_for_what_only_a_suite_measures_is_named(
     assert [one.about for one in found] == ([] if reports and metric == "score_mean" else [metric])
 
 
+def test_a_reported_metric_may_begin_with_the_name_of_a_suite(tmp_path: Path) -> None:
+    def train_held(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights").write_text("w")
+        trial.report({"loss": 1.0, "held/loss": 1.0})
+
+    made = phyla.Study(
+        "evaluated",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        train=train_held,
+        suites=[phyla.Suite("held", [held])],
+        home=tmp_path,
+        stopping=phyla.strategies.Divergence(metric="held/loss"),
+    )
+    assert not [one for one in made.run(workers=0).findings() if one.kind == "metric"]
+
+
 def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,10 +158,7 @@ def _points_left(facts: _Facts) -> Iterator[Finding]:
 
 
 def _metric_unreported(facts: _Facts) -> Iterator[Finding]:
-    suites = tuple(f"{suite['name']}/" for suite in facts.config.get("suites") or ())
-    reported = {
-        metric: None for trial in facts.trials for metric in trial.metrics if not metric.startswith(suites)
-    }
+    reported = {metric: None for trial in facts.trials for metric in _reported(trial)}
     stopping = facts.config.get("stopping") or {"rules": ()}
     for metric in {_watched(rule, facts.config["objective"]): None for rule in stopping["rules"]}:
         if facts.trials and isinstance(metric, str) and metric not in reported:
@@ -171,6 +168,12 @@ def _metric_unreported(facts: _Facts) -> Iterator[Finding]:
                 f"{suggestion(metric, reported)}",
                 about=metric,
             )
+
+
+def _reported(trial: TrialRecord) -> Iterator[str]:
+    """Yield the metrics that training reported; a suite that gives the fitness adds others, with their number."""
+    measured = tuple(name.removesuffix("measurements") for name in trial.metrics if name.endswith("/measurements"))
+    return (name for name in trial.metrics if not f"{name}/".startswith(measured))
 
 
 def _watched(rule: Mapping[str, Any], objective: Mapping[str, Any]) -> Any:
