@@ -391,12 +391,13 @@ def test_a_store_that_is_silent_is_named_once_until_it_answers(
         """A timer that ends during the request to a key that is called silent."""
 
         def __init__(self, seconds: float, notice: Callable[[], None]) -> None:
-            timers.append(notice)
+            self.notice = notice
 
         def start(self) -> None:
-            return
+            timers.append(self.notice)
 
-        cancel = start
+        def cancel(self) -> None:
+            timers.remove(self.notice)
 
     def answer(files: MemoryFileSystem, path: str, **more: object) -> bytes:
         if "silent" in path:
@@ -409,6 +410,7 @@ def test_a_store_that_is_silent_is_named_once_until_it_answers(
     for key in ("silent-1", "silent-2", "quick", "silent-3"):
         assert objects.read(key) == b"content"
     assert [text.rpartition("/")[2] for text in caplog.messages] == ["silent-1", "silent-3"]
+    assert timers == []
 
 
 def test_without_credentials(
