@@ -57,7 +57,7 @@ def held(evaluation: phyla.Evaluation) -> None:
     evaluation.record(score=1.0, n=1)
 
 
-@pytest.mark.parametrize("reports", [False, True])
+@pytest.mark.parametrize("reports", [None, False, True])
 @pytest.mark.parametrize(
     ("rule", "metric"),
     [
@@ -67,11 +67,12 @@ def held(evaluation: phyla.Evaluation) -> None:
     ],
 )
 def test_a_rule_that_waits_for_what_only_a_suite_measures_is_named(
-    rule: StoppingRule, metric: str, reports: bool, tmp_path: Path
+    rule: StoppingRule, metric: str, reports: bool | None, tmp_path: Path
 ) -> None:
     def train_evaluated(trial: phyla.Trial) -> None:
         (trial.checkpoint_dir / "weights").write_text("w")
-        trial.report({"score_mean" if reports else "train/loss": 1.0})
+        if reports is not None:
+            trial.report({"score_mean" if reports else "train/loss": 1.0})
 
     made = phyla.Study(
         "evaluated",
@@ -85,6 +86,7 @@ def test_a_rule_that_waits_for_what_only_a_suite_measures_is_named(
     )
     found = [one for one in made.run(workers=0).findings() if one.kind == "metric"]
     assert [one.about for one in found] == ([] if reports and metric == "score_mean" else [metric])
+    assert not any("none" in one.text for one in found)
 
 
 def test_a_reported_metric_may_begin_with_the_name_of_a_suite(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _metric_unreported(facts: _Facts) -> Iterator[Finding]:
             yield Finding(
                 kind="metric",
                 text=f"a stopping rule watches {metric!r}, which no trial reported, so it stops nothing; "
-                f"{suggestion(metric, reported)}",
+                f"{suggestion(metric, reported) if reported else 'report it during training'}",
                 about=metric,
             )
 
