@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import final
 
@@ -223,11 +222,9 @@ class DirectoryWatcher:
         # Steps decide, since copying and uploading change times.
         news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
         reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
-        # Where more comes with the newest step, or after it, lower steps are copies of one run.
-        copies = bool(news) and _step(news[-1]) >= reached and {_step(item) for item in news} != {reached}
         count = 0
         for item in news:
-            if copies or not self._is_written_anew(item, newest.get(item.name)):
+            if _step(news[-1]) >= reached or not self._is_written_anew(item, newest.get(item.name)):
                 self._copied.add(item.fingerprint)
             observed = self._take_item(item)
             if observed is None:
@@ -255,8 +252,10 @@ class DirectoryWatcher:
         if not batch:
             return
         try:
-            for copied, part in groupby(batch, key=lambda checkpoint: checkpoint.fingerprint in self._copied):
-                self.sink.observe([*part], first_look=self._looks == 0, rewinds=not copied)
+            for copied in (True, False):
+                part = [checkpoint for checkpoint in batch if (checkpoint.fingerprint in self._copied) is copied]
+                if part:
+                    self.sink.observe(part, first_look=self._looks == 0, rewinds=not copied)
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  # it is about one of them, and the others go on

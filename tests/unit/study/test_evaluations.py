@@ -320,9 +320,9 @@ def test_a_run_without_checkpoints_is_empty_everywhere(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def rewound(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
-    """A run whose steps 200 and 400 were written twice under the same names, and 600 three times in a row."""
+    """A run whose steps 200 and 400 were written twice under the same names."""
     run = EvaluatedRun(tmp_path_factory.mktemp("rewound"), suites=[replace(SPARSE, policy=phyla.Policy())])
-    for times, step in ((1, 200), (1, 400), (2, 200), (2, 400), (1, 600), (2, 600), (3, 600)):
+    for times, step in ((1, 200), (1, 400), (2, 200), (2, 400)):
         run.sees(f"step_{step}", step, identity=f"{step} {times}")
         run.work()
     return run
@@ -334,8 +334,7 @@ def rewound(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedRun:
         ("200", "200@0", ("step_200@1", "step_200")),
         ("step_400", "step_400@0", ("step_400@1", "step_400")),
         ("200@0", "200@1", ("step_200", "step_200@1")),
-        ("newest", "step_400@0", ("step_600@3", "step_400")),
-        ("600@2", "600@1", ("step_600@2", "step_600@1")),
+        ("newest", "step_400@0", ("step_400@1", "step_400")),
     ],
 )
 def test_checkpoints_of_two_branches_are_compared(
@@ -345,7 +344,7 @@ def test_checkpoints_of_two_branches_are_compared(
     assert (compared.name, compared.against) == names
 
 
-@pytest.mark.parametrize("against", ["400", "400@1", "step_400", "step_400@1"])
+@pytest.mark.parametrize("against", ["400", "400@1", "step_400", "step_400@1", "newest"])
 def test_a_checkpoint_is_not_compared_with_itself(rewound: EvaluatedRun, against: str) -> None:
     with raises(UsageError, "--checkpoint"):
         rewound.evaluations.compare_models(against, "step_400")

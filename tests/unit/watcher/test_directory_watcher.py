@@ -440,38 +440,6 @@ def test_a_step_that_is_written_again_is_a_rewind(world: World, restart: bool) -
     assert [kind for kind, _ in world.events()] == ["rewound"]
 
 
-@pytest.mark.parametrize("restart", [True, False])
-def test_the_newest_step_written_again_is_a_rewind(world: World, restart: bool) -> None:
-    copied(world, [100, 200])
-    world.look(20.0)
-    if restart:
-        world.watch()
-        world.look()
-    for value in (1.0, 2.0):
-        world.write(200, value, age_s=0.0)
-        world.look()
-    world.write(300, age_s=0.0)
-    world.look()
-    assert [(each.step, each.branch) for each in world.seen()] == [
-        (100, 0),
-        (200, 0),
-        (200, 1),
-        (200, 2),
-        (300, 2),
-    ]
-    assert [kind for kind, _ in world.events() if kind == "rewound"] == ["rewound"] * 2
-
-
-def test_another_name_for_the_newest_step_is_no_rewind(world: World) -> None:
-    copied(world, [100, 200])
-    world.look(20.0)
-    shutil.copytree(world.root / "step_200", world.root / "final_step_200")
-    (world.root / "final_step_200" / "weights.json").write_text("another format")
-    world.look(20.0)
-    assert branches(world) == {"step_100": 0, "step_200": 0, "final_step_200": 0}
-    assert "rewound" not in [kind for kind, _ in world.events()]
-
-
 def test_a_lower_step_that_appears_while_others_are_watched_is_a_rewind(world: World) -> None:
     copied(world, [100, 200])
     world.look(20.0)

@@ -53,8 +53,7 @@ def observe(
         checkpoint: with an `error` it is quarantined; with an id it is known, and what was added or moved since is
             recorded.
         first_look: whether it may be older than the watch.
-        rewinds: whether a lower step, or the newest one again, means that training was rewound; not for copies,
-            whose times are unreliable.
+        rewinds: whether a lower step means that training was rewound; not for copies, whose times are unreliable.
         fitness: name of the suite that scores the trial.
     """
     if checkpoint.id:
@@ -79,11 +78,9 @@ def observe(
     # A checkpoint without a step, such as best.pt, does not show the progress of training.
     before = view.newest_seen(stepped=True) if seen.trial is None and seen.step >= 0 else None
     older = before is not None and seen.step < before.step
-    known = old if old is not None and old.state is not CheckpointState.QUARANTINED else None
-    again = before is not None and known is not None and known.step == seen.step == before.step
     if (
         before is not None
-        and (older or again)
+        and older
         and rewinds
         and checkpoint.error is None
         and seen.written_at >= before.written_at
