@@ -69,9 +69,6 @@ _WORDS = {
     "replay": "replayed",
 }
 
-DECISIONS = (*_WORDS, "exploit", "promote", "branch", "join", "recover")
-"""All that `decision` may be."""
-
 
 def _own(reason: JsonObject) -> str:
     """Return the reason of a third-party strategy, in any form."""

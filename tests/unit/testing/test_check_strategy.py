@@ -89,10 +89,6 @@ def reasons_with_nan(start: Start, member: Member, context: Context) -> Decision
     return replace(start, reason={"decision": "start", "scores": [1.0, float("nan")]})
 
 
-def decides_something_else(start: Start, member: Member, context: Context) -> Decision:
-    return replace(start, reason={"decision": "exploits"})
-
-
 def takes_from_nowhere(start: Start, member: Member, context: Context) -> Decision:
     return replace(start, params_from=10_000)
 
@@ -137,7 +133,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no reason": (Planted(gives_no_reason), "was decided without a reason"),
     "a reason that is no JSON": (Planted(reasons_in_sets), "reason['why'] of a decision of Planted is {1}"),
     "a reason with nan": (Planted(reasons_with_nan), "has a number that JSON has not"),
-    "an unknown decision": (Planted(decides_something_else), "unknown decision"),
     "hyperparameters of no trial": (Planted(takes_from_nowhere), "params_from=10000"),
     "nan": (Planted(fails_without_a_score), "cannot convert float NaN to integer"),
     "broken": (Planted(fails_after_broken_trials), "rate: 2.0 is outside"),
