@@ -260,6 +260,8 @@ def mlflow_uri() -> str | None:
 
 OF_STEP = re.compile("SLURM_(?!CONF|JOB_(ID|NAME)|JOBID|CLUSTER|JWT|MPI_TYPE|SUBMIT|ARRAY|DEBUG)")
 """Names of Slurm's variables that describe a step or its place in a job, and that a step in it would inherit."""
+OF_USER = re.compile("SQUEUE_|SCANCEL_|SRUN_CPUS_PER_TASK")
+"""Names of variables that change which jobs Slurm's commands list and cancel, and the size of a step."""
 
 
 def slurm_nodes() -> int | None:
@@ -271,6 +273,15 @@ def slurm_nodes() -> int | None:
 def slurm_step() -> list[str]:
     """Return the names of variables of Slurm that a further step of the job should not inherit."""
     return [name for name in os.environ if OF_STEP.match(name)]
+
+
+def slurm_environment() -> dict[str, str]:
+    """Return our environment for commands of Slurm, which take defaults of their options from it.
+
+    It has no such defaults for commands that list and cancel jobs, and no variables of an allocation around this
+    process. The user's defaults for new jobs remain, such as SBATCH_ACCOUNT.
+    """
+    return {name: value for name, value in os.environ.items() if not (OF_STEP.match(name) or OF_USER.match(name))}
 
 
 def ray_address() -> str | None:

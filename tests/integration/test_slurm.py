@@ -1,5 +1,6 @@
 """Slurm stops, preempts and restarts workers: nothing is lost, and nothing that was cancelled comes back."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,54 @@ def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, programs: Pr
     assert sorted(told.splitlines()) == ["2 1M 30:00 PD", "2 1M 30:00 R", "2 1M 30:00 R"]
     assert (Slurm().alive(pool), Slurm().outcomes(pool)) == (3, {"queued": 1})
     until(lambda: Slurm().reasons(pool) == {"Resources": 1}, "Slurm says why it is queued")
-    script = (pool.folder / "worker.sh").read_text()
-    assert "\n#SBATCH --requeue\n#SBATCH --open-mode=append\n" in script
-    assert "\n#SBATCH --signal=USR1@120\n" in script
+
+
+DEFAULTS = {
+    "commands": {
+        "SCANCEL_PARTITION": "abrupt",
+        "SLURM_TIME_FORMAT": "%Hh",
+        "SQUEUE_PARTITION": "abrupt",
+        "SQUEUE_STATES": "PENDING",
+    },
+    "jobs": {"SBATCH_NO_REQUEUE": "1", "SBATCH_PARTITION": "abrupt", "SBATCH_TIMELIMIT": "7"},
+    "steps": {"SBATCH_EXPORT": "NONE"},
+    "allocation": {"SLURM_MEM_PER_CPU": "1", "SLURM_MEM_PER_NODE": "1", "SRUN_CPUS_PER_TASK": "99"},
+}
+"""Variables with which users, sites and an allocation around `phyla` change what Slurm's commands do."""
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_defaults_of_slurms_commands_do_not_change_a_pool(
+    kind: str, slurm: Cluster, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what: dict[str, Any] = {"options": {"partition": "cancel"}, "environment": {"VALUE": "given"}}
+    pool = programs.pool("slurm", tmp_path / "pool", workers=1, time_limit_s=600.0, **what)
+    with monkeypatch.context() as patched:
+        for name, value in DEFAULTS[kind].items():
+            patched.setenv(name, value)
+        Slurm().start(pool)
+        (worker,) = programs.until_up(1)
+        assert worker["value"] == "given"
+        assert Slurm().alive(pool) == 1
+        told = slurm.call("scontrol", "show", "job")
+        assert {"Partition=cancel", "Requeue=1", "TimeLimit=00:10:00"} <= {*told.split()}
+        Slurm().stop(pool, 60)
+    assert programs.saved() == ["SIGTERM"]
+    assert jobs(slurm, pool) == {}
+
+
+def test_a_worker_starts_without_a_limit_if_slurm_does_not_tell_its_end(
+    slurm: Cluster, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "bin" / "squeue"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    pool = programs.pool("slurm", tmp_path / "pool", workers=1)
+    pool = replace(pool, environment={"PATH": f"{silent.parent}:{os.environ['PATH']}"})
+    Slurm().start(pool)
+    (worker,) = programs.until_up(1)
+    assert "--time-limit" not in worker["arguments"]
 
 
 def test_a_job_that_ends_by_itself_has_completed(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:

@@ -211,15 +211,16 @@ def run_program(
     stdin: str = "",
     fine: int = 0,
     noise: str = "(?!)",
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     """Run a program and return its output; errors name the `action`, or what to do if it is `missing`.
 
     Exit status `fine` is no error. Lines of its errors that begin with the pattern `noise` are shown only if there
-    are no others.
+    are no others. The program gets our environment unless another is given.
     """
     try:
         # In its own session it does not receive our Ctrl-C.
-        how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
+        how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True, "env": environment}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             words, input=stdin, check=False, timeout=limit_s, **how
         )

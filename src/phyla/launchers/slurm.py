@@ -11,6 +11,7 @@ from typing import final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, run_program
+from phyla.settings import slurm_environment
 from phyla.system.drafts import replace_text
 
 SIGNAL = "USR1"
@@ -45,7 +46,7 @@ class Slurm(Launcher):
     """
 
     def start(self, pool: Pool) -> None:
-        script = _script(pool)
+        options, script = _options(pool), _script(pool)
         missing = pool.workers - self.alive(pool)
         # Also where none is missing: a stop may have failed.
         _stop_file(pool).unlink(missing_ok=True)
@@ -55,7 +56,8 @@ class Slurm(Launcher):
         replace_text(file, script)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
         how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
-        _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
+        # As arguments they come before variables of the user such as SBATCH_PARTITION, which a script does not.
+        _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, *options, str(file))
 
     def alive(self, pool: Pool) -> int:
         """Return how many jobs are pending, running or completing."""
@@ -96,15 +98,13 @@ class Slurm(Launcher):
         return str(pool.folder / "worker-*.log")
 
 
-def _script(pool: Pool) -> str:
-    """Return the script of one job; user input is quoted."""
-    from jinja2 import Environment, StrictUndefined
-
-    if "\\" in str(pool.folder):
-        raise ConfigurationError(
-            f"{pool.folder}: Slurm cannot write logs into a folder with a backslash in its name"
-        )
-    options = []
+def _options(pool: Pool) -> list[str]:
+    """Return the options of `sbatch` for a pool."""
+    options = [
+        *("--requeue", "--open-mode=append", f"--nodes={pool.nodes}", f"--ntasks={pool.nodes}"),
+        # The signal goes to what srun runs.
+        f"--signal={SIGNAL}@{AHEAD_S}",
+    ]
     for name, value in pool.options.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in OURS:
             raise ConfigurationError(
@@ -132,12 +132,21 @@ def _script(pool: Pool) -> str:
                 f"before the end, so give at least {SHORTEST_S / 60:g} minutes"
             )
         options.append(f"--time={pool.time_limit_s // 60:.0f}")
+    return options
+
+
+def _script(pool: Pool) -> str:
+    """Return the script of one job; user input is quoted."""
+    from jinja2 import Environment, StrictUndefined
+
+    if "\\" in str(pool.folder):
+        raise ConfigurationError(
+            f"{pool.folder}: Slurm cannot write logs into a folder with a backslash in its name"
+        )
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     template = environment.from_string(files(__package__).joinpath("slurm.sh.jinja").read_text())
     return template.render(
-        options=options,
-        signal=SIGNAL,
         nodes=pool.nodes,
         ahead_s=AHEAD_S,
         stopped=_stop_file(pool),
@@ -166,4 +175,7 @@ def job_name(pool: Pool) -> str:
 def _slurm(*words: str) -> str:
     missing = "run this on a machine with Slurm's commands, such as a login node"
     fine = ENDED if words[0] == "scancel" else 0
-    return run_program(words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)
+    environment = slurm_environment()
+    return run_program(
+        words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine, environment=environment
+    )
