@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
-from phyla.evaluation.metric import Metric, exact_sum
+from phyla.evaluation.metric import Metric, as_number, exact_sum
 from phyla.evaluation.statistics import is_per_seed
 from phyla.records import JsonObject
 from phyla.validation import check
@@ -71,7 +71,7 @@ class TaskResult:
         """
         if name in self.metrics:
             summary = self.metrics[name].summary()
-            return Estimate(summary[""], summary.get("stderr"))
+            return _estimate(f"metric {name!r}", summary[""], summary.get("stderr"))
         values = self.values
         if name not in values:
             raise MetricMissing(f"task {self.task!r} has no metric {name!r}; it has {_join_names(values)}")
@@ -88,7 +88,8 @@ def numbers(metrics: Mapping[str, Metric]) -> Iterator[tuple[str, str, Estimate]
         if not is_per_seed(name):
             summary = metric.summary()
             for suffix, value in summary.items():
-                yield name, suffix, Estimate(value, None if suffix else summary.get("stderr"))
+                label = f"{suffix!r} of metric {name!r}" if suffix else f"metric {name!r}"
+                yield name, suffix, _estimate(label, value, None if suffix else summary.get("stderr"))
 
 
 class Aggregator(Protocol):
@@ -214,12 +215,19 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
     numbers: dict[str, Estimate] = {}
     origin: dict[str, Aggregator] = {}
     for aggregator, seen in [(aggregator, results) for aggregator in aggregators] or _means(results):
-        for name, value in aggregator(seen).items():
+        given = aggregator(seen)
+        if not hasattr(given, "items") or not all(isinstance(name, str) for name, _ in given.items()):
+            raise MetricInvalid(
+                f"the aggregate {_name(aggregator)} returned {given!r}; it must return its numbers by name"
+            )
+        for name, value in given.items():
             if name in numbers:
                 raise ConfigurationError(
-                    f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or rename one"
+                    f"{name!r} is given by both {_name(origin[name])} and {_name(aggregator)}; "
+                    "leave one out, or rename one"
                 )
-            numbers[name] = value if isinstance(value, Estimate) else Estimate(float(value))
+            pair = (value.value, value.stderr) if isinstance(value, Estimate) else (value, None)
+            numbers[name] = _estimate(f"aggregate {name!r}", *pair)
             origin[name] = aggregator
     return numbers
 
@@ -248,6 +256,20 @@ def _mean(estimates: Sequence[Estimate], weights: Sequence[float] | None = None)
     errors = [estimate.stderr for estimate in estimates]
     known = [share * error for share, error in zip(shares, errors, strict=True) if error is not None]
     return Estimate(value, math.hypot(*known) if len(known) == len(errors) else None)
+
+
+def _name(aggregator: Aggregator) -> str:
+    """Return the name of a function, which is the same in all processes, or what a plug-in prints."""
+    return str(getattr(aggregator, "__qualname__", repr(aggregator)))
+
+
+def _estimate(label: str, value: object, stderr: object) -> Estimate:
+    """Return what a user's code gave, as floats: stored results must be readable."""
+    number, error = as_number(value, label), None if stderr is None else as_number(stderr, label)
+    if number is None or (error is None and stderr is not None):
+        wrong = f"{label} is {value!r}" if number is None else f"the standard error of {label} is {stderr!r}"
+        raise MetricInvalid(f"{wrong}; give a number")
+    return Estimate(number, error)
 
 
 def _join_names(names: Iterable[str]) -> str:

@@ -213,12 +213,14 @@ def cell(
     status, why = _status(seen, group, tasks)
     whole = bool(tasks) and len(results) == tasks[0].shards
     metrics: Mapping[str, Metric] = {}
+    measured: list[tuple[str, str, Estimate]] = []
     unread: dict[str, list[Json]] = {}
     if status.has_value and type_of is not None:
         try:
             if not whole:
                 raise EvaluationError("its results are not in the ledger")
             metrics, unread = _merge_metrics(results, suite.task(name).samples, type_of)
+            measured = [*numbers(metrics)]
         except EvaluationError as error:
             status, why = CellStatus.FAILED, str(error)
     files: dict[str, list[str]] = {}
@@ -226,7 +228,7 @@ def cell(
         for saved, path in result.files.items():
             files.setdefault(saved, []).append(str(path))
     values: dict[str, Estimate] = {}
-    for saved, suffix, number in numbers(metrics):
+    for saved, suffix, number in measured:
         if not suffix:
             values[saved] = number
         elif suffix not in ("stderr", "n"):

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from facts import raises
@@ -107,7 +110,7 @@ def test_without_aggregators_everything_has_its_mean() -> None:
 
 
 def test_one_name_from_two_aggregators_names_both() -> None:
-    with raises(ConfigurationError, "score_mean", "Mean(", "score", "<function"):
+    with raises(ConfigurationError, "score_mean", "Mean(", "score", "best"):
         aggregate([Mean("score"), best], TASKS)
 
 
@@ -117,6 +120,53 @@ def best(results: Sequence[TaskResult]) -> dict[str, float]:
 
 def test_a_function_is_an_aggregator() -> None:
     assert aggregate([best], TASKS) == {"score_mean": Estimate(12.0)}
+
+
+def estimate(value: Any, stderr: Any = None) -> Estimate:
+    """Return what a plug-in without types may make."""
+    return Estimate(value, stderr)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"x": np.float32(0.5)},
+        {"x": np.array(0.5)},
+        {"x": Fraction(1, 2)},
+        {"x": estimate(np.float32(0.5), np.float64(0.25))},
+    ],
+)
+def test_numbers_of_other_libraries_become_floats(given: Any) -> None:
+    (number,) = aggregate([lambda _: given], TASKS).values()
+    assert type(number.value) is float
+    assert number.value == 0.5
+    assert type(number.stderr) in (float, type(None))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [("x", 1.0)],
+        {3: 1.0},
+        {"x": None},
+        {"x": "0.5"},
+        {"x": [0.5]},
+        {"x": np.ones(2)},
+        {"x": estimate(None)},
+        {"x": estimate(0.5, "0.1")},
+    ],
+)
+def test_what_is_no_number_is_refused_before_it_is_stored(given: Any) -> None:
+    with raises(MetricInvalid):
+        aggregate([lambda _: given], TASKS)
+
+
+@pytest.mark.parametrize("said", [{"": None}, {"": 0.5, "stderr": "0.1"}, {"": 0.5, "p90": [1.0]}])
+def test_a_metric_of_a_plug_in_that_says_no_numbers_is_refused(said: Any) -> None:
+    odd: Any = SimpleNamespace(count=2, summary=lambda: said)
+    with raises(MetricInvalid, "odd"):
+        aggregate([Mean("odd"), Mean("odd_p90")], [task("a", 1, 2, odd=odd)])
 
 
 @pytest.mark.parametrize(
