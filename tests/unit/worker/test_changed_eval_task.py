@@ -1,11 +1,12 @@
 """A group that was opened again for a changed eval task is aggregated from the newest version's results."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import phyla
 from evaluated_run import EvaluatedRun, clean, noisy, shifted
-from phyla.evaluation import Suite
+from phyla.evaluation import Suite, TaskResult
 
 
 def test_only_the_newest_version_counts(tmp_path: Path) -> None:
@@ -38,3 +39,26 @@ def test_a_mended_eval_task_makes_a_partial_group_complete(tmp_path: Path) -> No
     second.work()
     assert [values.partial for values in second.evaluations.values("s")] == [False]
     assert {cell.status.value for cell in second.evaluations.cells("s")} == {"done"}
+
+
+def gap(results: Sequence[TaskResult]) -> dict[str, float]:
+    accuracy = {result.task: result.values["accuracy"] for result in results}
+    return {"gap": accuracy["noisy"] - accuracy["shifted"]}
+
+
+def test_an_aggregate_that_misses_a_failed_eval_task_is_not_the_cause(tmp_path: Path) -> None:
+    suite = Suite("s", (noisy, shifted), aggregates=(gap,))
+    first = EvaluatedRun(tmp_path, [suite])
+    first.sees("broken", 1000)
+    first.work()
+    (group,) = first.evaluations.groups("s")
+    assert "noisy" in (group.why or "")
+    assert "KeyError" not in (group.why or "")
+    second = EvaluatedRun(
+        tmp_path, [replace(suite, tasks=(mended, shifted))], store=first.store, clock=first.clock
+    )
+    second.sightings.backfill()
+    second.work()
+    (values,) = second.evaluations.values("s")
+    assert set(values.values) == {"gap"}
+    assert not values.partial

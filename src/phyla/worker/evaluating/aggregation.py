@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from phyla import plugins
 from phyla.client import Client
-from phyla.errors import ConfigurationError, EvaluationError, PhylaError
+from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import Estimate, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.evaluation.recorder import decode, merge_shards
@@ -40,10 +40,11 @@ class Aggregation:
         complete = len(results) == len(suite.tasks)
         try:
             values = aggregate(suite.aggregates, results) if results else {}
-        except PhylaError:
+        except Exception:
             if complete:
                 raise
-            # A partial group: aggregates of the missing eval tasks are unknown.
+            # A partial group: aggregates of the missing eval tasks are unknown, and a user's function fails in
+            # whatever way, such as with a KeyError.
             values = {}
         events = self._find_changed_sources(group_results)
         best, former = False, None
