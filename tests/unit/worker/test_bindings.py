@@ -112,6 +112,8 @@ def test_without_bindings_of_a_suite_the_configuration_of_gin_stays(tmp_path: Pa
     [
         (("inner_problem.size ==",), (), "cannot be parsed"),
         (("inner_problem.colour = 3",), (), "colour"),
+        (("inner_problm.size = 3",), (), "inner_problm"),
+        (("inner_problem.size = @unknown_here()",), (), "unknown_here"),
         ((), ("nowhere.gin",), "nowhere.gin"),
     ],
 )

@@ -55,7 +55,8 @@ class StudySources:
 def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> None:
     """Clear gin's configuration and parse the suite's files, then the eval task's bindings; later ones win.
 
-    Bindings of functions that are not imported are skipped.
+    In files, bindings of functions that are not imported are skipped: other suites may share them. The eval task's
+    must fit, since a misspelled one would change nothing.
     """
     try:
         import gin
@@ -74,7 +75,9 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
         # Parsing nothing would lock the configuration.
         return
     try:
-        gin.parse_config_files_and_bindings(paths, [*task], skip_unknown=True)
+        gin.parse_config_files_and_bindings(paths, (), skip_unknown=True, finalize_config=False)
+        gin.parse_config(task)
+        gin.finalize()
     except (SyntaxError, ValueError, TypeError, OSError) as error:
         raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
 
