@@ -1,5 +1,6 @@
 """TensorBoard's event files: what they hold, and that they are rebuilt as a whole."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from facts import raises
 from phyla.errors import UsageError
 from phyla.evaluation import Point
 from phyla.integrations.tensorboard import series, tag, write_tensorboard
+from phyla.integrations.trackers.tensorboard import EventFiles
 
 
 def plain(found: dict[str, list[Logged]]) -> dict[str, list[tuple[str, int, float | None]]]:
@@ -41,6 +43,18 @@ def test_scalars_aggregates_and_percentiles_at_their_steps(tmp_path: Path) -> No
         "sparse/clean/accuracy",
     } <= tags
     assert "heldout/accuracy_p90_stderr" not in tags  # a percentile has none
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5])
+def test_a_value_that_is_not_finite_is_written_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float
+) -> None:
+    files = EventFiles(tmp_path)
+    files.write("run", 3, 0.0, [("loss", value)])
+    files.close()
+    (written,) = [one for one in logged(tmp_path)["run"] if one.tag == "loss"]
+    assert written.value == pytest.approx(value, nan_ok=True)
+    assert not caplog.records
 
 
 def test_aggregates_of_partial_groups_have_a_tag_of_their_own(tmp_path: Path) -> None:

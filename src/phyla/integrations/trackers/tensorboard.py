@@ -139,5 +139,8 @@ def _summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
         if isinstance(value, str):
             summary.MergeFrom(text(name, value))
         else:
-            summary.MergeFrom(scalar(name, value))
+            entry = scalar(name, 0.0)
+            # Given to `scalar`, each nan would print a warning that names nothing.
+            entry.value[0].simple_value = float(value)
+            summary.MergeFrom(entry)
     return summary
