@@ -419,10 +419,36 @@ def test_a_schedule_that_ends_before_training_does_is_said_to(
     out, err = exported("--what", "schedule")
     assert json.loads(out)["segments"][-1]["end_step"] == 10
     assert err == (
-        f"note: this schedule ends at step 10 of 20, where the best score was: trial {best}; "
+        f"note: this schedule ends at step 10 of 20, with the best trial, {best}; "
         f"the best at step 20 is that of --trial {final}\n"
     )
     out, err = exported("--what", "schedule", "--trial", final)
+    assert json.loads(out)["segments"][-1]["end_step"] == 20
+    assert err == ""
+
+
+def test_a_schedule_that_trains_to_the_end_has_no_note_where_an_earlier_score_was_equal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights.txt").write_text("x")
+        trial.report(loss=0.0 if trial.end_step >= 10 else trial.params["lr"])
+
+    space, strategy = (
+        {"lr": phyla.Float(0.01, 0.1)},
+        phyla.PBT(population_size=3, steps_per_trial=5, total_steps=20),
+    )
+    results = phyla.Study("equal", space, phyla.Minimize("loss"), strategy, train, home=tmp_path).run()
+    assert results.best is not None
+    assert results.best.checkpoint.step == 20
+    early = [one for one in results.trials() if one.fitness == results.best.fitness and one.reached_step == 10]
+    assert early
+    capfd.readouterr()  # how it went
+    command = ["phyla", "export", "equal", "--what", "schedule", "--home", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        run_app()
+    out, err = capfd.readouterr()
     assert json.loads(out)["segments"][-1]["end_step"] == 20
     assert err == ""
 

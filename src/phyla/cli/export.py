@@ -125,16 +125,20 @@ def _list_reports(results: "Results", trial: int | None) -> list[dict[str, Any]]
 def warn_if_best_ended_early(results: "Results") -> None:
     """Note on standard error if the best trial ended early, and which trial was best at the end."""
     plan: Any = results.study().config["plan"]
-    best, total = results.lineage().best(), plan["member_steps"]
-    if best is None or total is None or (best.reached_step or 0) >= total:
+    best, total = results.best, plan["member_steps"]
+    if best is None or total is None:
+        return
+    trials = results.trials()
+    reached = next(trial.reached_step or 0 for trial in trials if trial.id == best.trial)
+    if reached >= total:
         return
     final = [
         (trial.order, -trial.id)
-        for trial in results.trials()
+        for trial in trials
         if trial.order is not None and (trial.reached_step or 0) >= total
     ]
     other = f"; the best at step {total} is that of --trial {-max(final)[1]}" if final else ""
-    where = f"ends at step {best.reached_step} of {total}, where the best score was: trial {best.id}"
+    where = f"ends at step {reached} of {total}, with the best trial, {best.trial}"
     print(f"note: this schedule {where}{other}", file=sys.stderr)
 
 
