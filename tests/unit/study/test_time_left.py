@@ -1,5 +1,6 @@
 """How long a study still takes, judged by the pace of its newest trials."""
 
+import itertools
 import sqlite3
 from pathlib import Path
 
@@ -12,9 +13,15 @@ from phyla.study.results.progress import step_s
 DAYS_S = 3 * 86_400.0
 
 
-def trial(began_at: float, ended_at: float | None, steps: int = 10) -> TrialRecord:
+NUMBERS = itertools.count(1)
+
+
+def trial(began_at: float, ended_at: float | None, steps: int = 10, worker: str | None = None) -> TrialRecord:
+    """Return a trial of a worker, or of one that trained nothing else."""
+    number = next(NUMBERS)
     return TrialRecord(
-        id=1,
+        id=number,
+        worker=worker or f"w{number}",
         study=1,
         member=0,
         generation=0,
@@ -35,6 +42,16 @@ def test_the_pace_is_that_of_all_that_train_at_once() -> None:
     assert step_s([trial(100, None)]) is None
     assert step_s([trial(100, 120)]) == 2.0
     assert step_s([trial(100, 120), trial(100, 120), trial(110, 130), trial(120, None)]) == 1.0
+
+
+def test_the_first_trial_of_a_worker_does_not_count_once_there_are_others() -> None:
+    slow = [trial(100, 160, worker="a"), trial(100, 165, worker="b")]
+    assert step_s(slow) == pytest.approx(65 / 20)
+    begins = {"a": 160.0, "b": 165.0}
+    quick = [trial(at + 10 * n, at + 10 * n + 10, worker=name) for name, at in begins.items() for n in range(20)]
+    assert step_s([*quick[:1], *slow]) == pytest.approx(1.0)
+    assert step_s([*quick, *slow]) == pytest.approx(0.5, rel=0.03)
+    assert step_s([*slow, *quick]) == step_s([*quick, *slow])
 
 
 def test_the_longest_pause_does_not_count_and_regular_ones_do() -> None:

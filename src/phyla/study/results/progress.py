@@ -237,10 +237,16 @@ def _shown_trial(reader: Reader, member: Member) -> TrialRecord | None:
 def step_s(trials: Iterable[TrialRecord]) -> float | None:
     """Return how long a step of trials that completed took, with all that ran at once; None without any.
 
-    The longest time in which none of them ran does not count: the study may have been paused.
+    The first trial of each worker does not count once there are others: it also took the imports of training. Nor
+    does the longest time in which none of them ran: the study may have been paused.
     """
-    done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-    spans = sorted((trial.started_at, trial.ended_at) for trial in done if trial.started_at and trial.ended_at)
+    done = [trial for trial in trials if trial.state is JobState.COMPLETED and trial.started_at and trial.ended_at]
+    first: dict[str | None, int] = {}
+    for trial in sorted(done, key=lambda trial: trial.started_at or 0.0):
+        first.setdefault(trial.worker, trial.id)
+    firsts = {*first.values()}
+    done = [trial for trial in done if trial.id not in firsts] or done
+    spans = sorted((trial.started_at or 0.0, trial.ended_at or 0.0) for trial in done)
     steps = sum((trial.reached_step or 0) - trial.start_step for trial in done)
     pause, until = 0.0, spans[0][0] if spans else 0.0
     for began_at, ended_at in spans:
