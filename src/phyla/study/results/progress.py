@@ -196,7 +196,7 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
         unfinished=unfinished,
         held=tuple(held),
         counts=counts,
-        front=tuple(best_scores(reader, Aim.from_config(study.config))),
+        front=tuple(_front(reader, Aim.from_config(study.config), members)),
         member_steps=plan["member_steps"],
         planned_trials=planned,
         last_activity=last_activity,
@@ -207,6 +207,16 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
         gone=frozenset(attempt.job for attempt in held if attempt.expires_at < now),
         final=count_measurements(reader),
     )
+
+
+def _front(reader: Reader, aim: Aim, members: Sequence[Member]) -> Sequence[TrialRecord]:
+    """Return the trial with the best score, of several a member's newest one as the winner is; or the front."""
+    front = best_scores(reader, aim)
+    if aim.tradeoffs or not front:
+        return front
+    heads = [member.head for member in members if member.head is not None and not member.retired]
+    equal = [head.trial for head in heads if head.order == front[0].order]
+    return reader.chosen_trials([min(equal)]) if equal else front
 
 
 def mark_lost_workers(progress: Progress, locks: Path | None) -> Progress:
