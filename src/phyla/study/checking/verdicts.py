@@ -405,8 +405,9 @@ class Verdicts(Evidence):
             count += rules.strategy.population_size * (steps // rules.keeping.keep_every_steps)
         loading, saving = (duration(last.timings.get(phase, 0.0)) for phase in ("loading", "saving"))
         text = (
-            f"a checkpoint has {size(last.size_bytes)}; loading took {loading}, evaluating and saving {saving}. "
-            f"The study keeps at most {format_count(count, 'checkpoint')}, {size(count * last.size_bytes)}"
+            f"a checkpoint has {size(last.size_bytes)}. The first step came after {loading}, imports included; "
+            f"evaluating and saving took {saving}. The study keeps at most {format_count(count, 'checkpoint')}, "
+            f"{size(count * last.size_bytes)}"
         )
         place = self.study.places.checkpoint_root
         if not isinstance(place, Path):
