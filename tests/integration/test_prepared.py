@@ -225,7 +225,8 @@ def read_y(evaluation: phyla.Evaluation) -> None:
     evaluation.record(y=float((evaluation.checkpoint.path / "y.txt").read_text()))
 
 
-def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path, workers: int) -> None:
     tasks = [phyla.EvalTask(f"t{i}", read_y) for i in range(3)]
     study = phyla.Study(
         name="job",
@@ -238,14 +239,15 @@ def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path) -> 
         suites=[phyla.Suite("fitness", tasks, prepare=add_one)],
         home=tmp_path / ".phyla",
     )
-    results = study.run(workers=2)
+    results = study.run(workers=workers)
     trials = results.trials()
     drawn: list[Any] = [trial.params["x"] for trial in trials]
     assert [trial.fitness for trial in trials] == [pytest.approx(x + 1.0) for x in drawn]
-    # Checkpoints with the same content have the same results.
     made = calls(tmp_path / ".phyla")
     assert {*made} <= {trial.checkpoint for trial in trials}
-    assert len(made) == len({*made}) == len({*drawn})
+    assert len({*drawn}) <= len(made) == len({*made})
+    # Checkpoints with the same content have the same results, unless they are evaluated at the same time.
+    assert workers or len(made) == len({*drawn})
     assert left_over(tmp_path) == []
 
 
