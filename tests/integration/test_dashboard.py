@@ -223,6 +223,7 @@ def test_a_study_opens_with_its_scores_and_schedule_before_plotly_is_there(
     )
     expect(schedule.get_by_role("img")).to_have_count(2)
     assert page.evaluate("typeof Plotly") == "undefined"
+    page.wait_for_function("[...document.querySelectorAll('link[rel=stylesheet]')].every(link => link.sheet)")
     # All at once, because the page may update itself in between.
     first, second, *plots = page.evaluate(
         "[...document.querySelectorAll('.picture, .plot > svg')].sort((a, b) => b.matches('.picture') - "
