@@ -265,18 +265,26 @@ def late_end(grace_s: float | None, *, placed: bool = False) -> LateEnd:
 
 def add_places(text: str, commands: Iterable[str]) -> str:
     """Add the place options of this command line to the commands in a message, so that they can be pasted."""
-    options, words = list[str](), iter(own_arguments())
+    options, words = dict[str, list[str]](), iter(own_arguments())
     for word in words:
-        if word.partition("=")[0] in PLACES:
-            options += [word] if "=" in word else [word, next(words, "")]
+        name = word.partition("=")[0]
+        if name in PLACES:
+            options[name] = [word] if "=" in word else [word, next(words, "")]
     if not options or re.search(
         r"\bphyla [^\n;()]*--(home|storage|server)\b", text
     ):  # The commands have place options already.
         return text
-    where = quote_command(map(mask_password, options))
-    served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in options)
+    served = any(re.match(r"--server\b|(--storage[= ])?https?://", " ".join(words)) for words in options.values())
     names = [name for name in commands if not (served and name in OF_DATABASE)]
-    return re.sub(rf"\bphyla (?=(?:{'|'.join(names)})\b)", lambda _: f"phyla {where} ", text)
+
+    def complete(match: re.Match[str]) -> str:
+        missing = [
+            mask_password(word) for name, words in options.items() if name not in match[1] for word in words
+        ]
+        return f"phyla {quote_command(missing)} " if missing else match[0]
+
+    # What follows, up to the next command, may have an option.
+    return re.sub(rf"\bphyla (?=((?:{'|'.join(names)})\b(?:(?!\bphyla )[^\n;()])*))", complete, text)
 
 
 def resume_command() -> str:

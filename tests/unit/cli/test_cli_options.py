@@ -43,6 +43,18 @@ def test_a_command_says_where_studies_live_once(
     assert add_places(message, ["doctor", "status"]) == pasted
 
 
+@pytest.mark.parametrize("given", [["--checkpoints", "c"], ["--checkpoints=c"]])
+@pytest.mark.parametrize("home", [[], ["--home", "h"]])
+@pytest.mark.parametrize("own", ["--checkpoints x", "--checkpoints=x"])
+def test_a_command_gets_no_option_twice(
+    given: list[str], home: list[str], own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["phyla", "run", "a.py", *given, *home])
+    message = add_places(f"run: phyla doctor a --adopt {own}, or phyla status a", ["doctor", "status"])
+    doctor, status = (" ".join(["", *options]) for options in (home, [*given, *home]))
+    assert message == f"run: phyla{doctor} doctor a --adopt {own}, or phyla{status} status a"
+
+
 @pytest.mark.parametrize(
     ("file", "category", "ours"),
     [
