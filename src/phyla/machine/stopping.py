@@ -126,8 +126,7 @@ def judge(
     if grids and verdict.tally is not None and verdict.tally != before:
         commands.append(SetTally(trial.id, trial.token, verdict.tally, tuple(verdict.marks)))
     if verdict.broken is not None and view.study().state is StudyState.RUNNING:
-        kept = "Completed trials are kept, and running ones finish"
-        message = f"{verdict.broken}. {kept}. Fix the rule, then resume the study."
+        message = f"{verdict.broken}. Completed trials are kept. Fix the error, then run the study again."
         commands.append(SetStudyState(StudyState.FAILED, message))
     if verdict.reason is not None:
         reached = min(max(report.step, trial.start_step), trial.end_step)
