@@ -223,7 +223,7 @@ def hidden_modules() -> str:
     return "; ".join(f"{file} hides Python's own module {name!r}: rename it" for name, file in hidden)
 
 
-def place_of(error: BaseException) -> tuple[str, int] | None:
+def line_of(error: BaseException) -> tuple[str, int] | None:
     """Return the last line of code, where an error was raised, that is neither of phyla, nor of a library."""
     frames = [
         (frame.filename, frame.lineno)
@@ -245,7 +245,7 @@ def with_place(error: BaseException) -> str:
     frames = [*traceback.extract_tb(error.__traceback__)]
     # An error of phyla's own code has a line there.
     last = (frames[-1].filename, frames[-1].lineno) if frames and not isinstance(error, UsageError) else None
-    place = place_of(error) or last
+    place = line_of(error) or last
     words = ": ".join(filter(None, (type(error).__name__, str(error))))
     return words if place is None else f"{words} ({place[0]}, line {place[1]})"
 

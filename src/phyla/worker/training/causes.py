@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phyla.errors import CommandFailed, TrialError, place_of
+from phyla.errors import CommandFailed, TrialError, line_of
 from phyla.records import Cause
 from phyla.worker.commands.command import Command
 
@@ -39,7 +39,7 @@ def cause_of(error: BaseException, train: Callable[..., object] | None, log: Pat
     first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
     if isinstance(error, SystemExit):
         first = "; ".join(filter(None, (first, "return instead of calling sys.exit, or raise what went wrong")))
-    file, line = place_of(error) or (None if train is None else _beginning(train)) or (None, None)
+    file, line = line_of(error) or (None if train is None else _beginning(train)) or (None, None)
     return Cause(
         kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
         error=_printable(f"{kind}: {first}" if first else kind),
