@@ -71,12 +71,27 @@ class LocalCheckpoints:
             try:
                 self._disk.make_dir(path)
             except FileNotFoundError:
-                make_dirs(self._disk, self._staging)
+                self._make_staging()
                 self._disk.make_dir(path)
             except FileExistsError:
                 self._disk.remove_tree(path)
                 self._disk.make_dir(path)
+        try:
+            # Something else may have taken the root's place in the meantime.
+            self.check_owner()
+        except CheckpointError:
+            with suppress(OSError):
+                path.rmdir()
+            raise
         return path
+
+    def _make_staging(self) -> None:
+        if self.ownership is None:
+            make_dirs(self._disk, self._staging)
+            return
+        with suppress(FileExistsError):
+            self._disk.make_dir(self._staging)
+        self._disk.fsync_dir(self._root)
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
         """Make staged files durable and visible under their name, atomically.

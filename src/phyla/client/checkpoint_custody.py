@@ -47,6 +47,8 @@ def collect(store: Store, study: int, repository: Checkpoints, candidates: Seque
 
 def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
     """Delete marked checkpoints, as far as possible now."""
+    if not names:
+        return CollectResult()
     freed = 0
     deleted: list[str] = []
     try:
@@ -58,6 +60,8 @@ def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequ
             with suppress(CheckpointError):
                 freed += repository.delete(name)
                 deleted.append(name)
+    # If the whole directory is unreachable by now, what is missing was not deleted.
+    repository.check_owner()
     records_of(store, study).set_checkpoints(deleted, CheckpointState.DELETED)
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntFlag
 from functools import partial
@@ -76,7 +77,7 @@ class _Control(ctypes.Structure):
 
 
 _RECORD = struct.Struct("4q4I")
-_server = forkserver.ForkServer()
+_server, _starting = forkserver.ForkServer(), threading.Lock()
 
 
 @functools.cache
@@ -158,12 +159,13 @@ def _read(content: bytes) -> Iterator[Call]:
 
 def _preloaded() -> forkserver.ForkServer:
     """Return a server like that of other tests, in whose forks calls can fail."""
-    os.environ["LD_PRELOAD"] = str(library())
-    try:
-        _server.set_forkserver_preload(list(forked.PRELOADED))
-        _server.ensure_running()
-    finally:
-        del os.environ["LD_PRELOAD"]
+    with _starting:
+        os.environ["LD_PRELOAD"] = str(library())
+        try:
+            _server.set_forkserver_preload(list(forked.PRELOADED))
+            _server.ensure_running()
+        finally:
+            del os.environ["LD_PRELOAD"]
     return _server
 
 

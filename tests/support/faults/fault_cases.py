@@ -410,7 +410,8 @@ def _move_root(case: Case) -> bool:
     """Move the root, or what it is in, away; it comes back when the fault is healed."""
     place = case.root if case.rng.random() < 0.7 else case.weights
     moved = case.away / f"root-{len(case.outcome.faults)}"
-    if not place.exists():
+    # A study that has no checkpoint yet may begin anew elsewhere.
+    if not place.exists() or case.committed() is None or case.begun <= MEMBERS:
         return False
     place.rename(moved)
     root = moved if place == case.root else moved / case.root.name

@@ -11,8 +11,9 @@ import pytest
 
 from facts import check_facts, raises
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Owner, attempt_name, import_name, parse_name
+from phyla.checkpoints.disk import Disk
 from phyla.checkpoints.ownership import OWNER_NAME, Ownership
-from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
+from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
 
 def checkpoints(root: Path, store: str = "a" * 32, study: str = "s") -> tuple[LocalCheckpoints, Ownership]:
@@ -68,6 +69,34 @@ def test_a_directory_of_a_store_that_was_copied_can_be_adopted_and_one_of_anothe
     other, _ = checkpoints(tmp_path, "a" * 32, "t")
     with raises(CheckpointsNotOurs, "study 's'"):
         other.check_owner()
+
+
+@pytest.mark.parametrize("replacement", ["busy store", "new store", "nothing"])
+def test_a_root_that_is_replaced_while_a_checkpoint_is_staged_stays_as_it_is(
+    tmp_path: Path, replacement: str
+) -> None:
+    root, away = tmp_path / "root", tmp_path / "away"
+
+    class Overtaken(Disk):
+        """The root is replaced between its check and the first change in it."""
+
+        def make_dir(self, path: Path) -> None:
+            if path.parent.name == ".staging" and not away.exists():
+                root.rename(away)
+                if replacement != "nothing":
+                    checkpoints(root, "b" * 32)[1].claim(None)
+                if replacement == "busy store":
+                    (root / ".staging").mkdir()
+            super().make_dir(path)
+
+    owner = Owner(store="a" * 32, study="s", prefix="a" * 6)
+    made = LocalCheckpoints(root, Overtaken(), owner=owner)
+    assert made.ownership is not None
+    made.ownership.claim(None)
+    with pytest.raises(CheckpointError):
+        made.stage("1.1")
+    assert not [path for path in tmp_path.rglob("*") if path.name == "1.1"]
+    assert root.exists() == (replacement != "nothing")
 
 
 def test_what_an_interrupted_claim_left_is_no_content(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 import phyla
 from phyla.client import Client
+from phyla.client.checkpoint_custody import delete_marked
 from phyla.controller import records_of
-from phyla.errors import StoreBusy
+from phyla.errors import CheckpointsAbsent, StoreBusy
 from phyla.records import CheckpointState
 from phyla.store.retry import RETRIES
 
@@ -70,3 +71,28 @@ def test_cleaning_up_waits_for_a_busy_database_as_long_as_any_request(
     with pytest.raises(StoreBusy):
         opened.recover()
     assert len(tries) == 1 + RETRIES
+
+
+def test_checkpoints_that_are_taken_away_while_they_are_deleted_are_deleted_once_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = trained(tmp_path)
+    repository, records = opened.repository, records_of(opened.store, opened.record.id)
+    root, away = tmp_path / "checkpoints" / "late", tmp_path / "away"
+    (name,) = repository.names()
+    records.set_checkpoints([name], CheckpointState.DELETING)
+    delete = repository.delete
+
+    def delete_elsewhere(*names: str) -> int:
+        root.rename(away)
+        return delete(*names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repository, "delete", delete_elsewhere)
+        with pytest.raises(CheckpointsAbsent):
+            delete_marked(opened.store, opened.record.id, repository, [name])
+    away.rename(root)
+    opened.recover()
+    assert not repository.names()
+    with opened.store.reader(opened.record.id) as reader:
+        assert [row.state for row in reader.checkpoints()] == [CheckpointState.DELETED]
