@@ -99,51 +99,63 @@ class LocalCheckpoints:
         When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
         under the name and the staged files are still there, to be discarded.
         """
-        final_path = self._root / check_name(name)
-        staging = self._staging / name
+        staging = self._staging / check_name(name)
         self.check_owner()
         with storage_errors("commit", staging):
-            if final_path.exists():
-                raise make_taken_error(name, final_path)
-            if not staging.is_dir():
-                raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
-            written = staging / MANIFEST_NAME
-            if name not in self._manifest_begun:
-                _refuse_other_manifest(written)
-            failpoint("checkpoint.before_flush")
-            tree = _scan_staging(staging)
-            if not tree.entries:
-                how = "save at least one file into trial.checkpoint_dir"
-                raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
             try:
-                pairs = zip(tree.entries, self._flush_files(tree), strict=True)
-            except FileNotFoundError as error:
-                raise _make_unfinished_error(error.filename) from error
-            files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in pairs]
-            manifest = Manifest.of(files, step=step, created_at=now)
-            failpoint("checkpoint.after_flush")
-            self._manifest_begun.add(name)
-            self._disk.write_file(written, manifest.to_json().encode())
-            self._disk.fsync_file(written)
-            self._disk.fsync_dir(staging)
-            failpoint("checkpoint.after_manifest")
-            changed = set(tree.entries) ^ set(_scan_staging(staging).entries)
-            if changed:
-                raise _make_unfinished_error(min(entry.path for entry in changed))
-            try:
-                self._disk.rename(staging, final_path)
-            except OSError as error:
-                if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
-                    raise make_taken_error(name, final_path) from error
-                raise
-            failpoint("checkpoint.after_rename")
-            try:
-                self._disk.fsync_dir(self._root)
-            except OSError:
-                with suppress(OSError):
-                    self._disk.rename(final_path, staging)
-                raise
+                manifest = self._commit(name, step, now)
+            except FileNotFoundError:
+                self.check_owner()
+                if staging.is_dir():
+                    raise
+                why = f"{staging} was removed while it was committed"
+                raise CheckpointMissing(f"checkpoint {name}: {why}") from None
         self._manifest_begun.discard(name)
+        return manifest
+
+    def _commit(self, name: str, step: int, now: float) -> Manifest:
+        """Commit as `commit` does; raises OSError."""
+        final_path, staging = self._root / name, self._staging / name
+        if final_path.exists():
+            raise make_taken_error(name, final_path)
+        if not staging.is_dir():
+            raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
+        written = staging / MANIFEST_NAME
+        if name not in self._manifest_begun:
+            _refuse_other_manifest(written)
+        failpoint("checkpoint.before_flush")
+        tree = _scan_staging(staging)
+        if not tree.entries:
+            how = "save at least one file into trial.checkpoint_dir"
+            raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
+        try:
+            pairs = zip(tree.entries, self._flush_files(tree), strict=True)
+        except FileNotFoundError as error:
+            raise _make_unfinished_error(error.filename) from error
+        files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in pairs]
+        manifest = Manifest.of(files, step=step, created_at=now)
+        failpoint("checkpoint.after_flush")
+        self._manifest_begun.add(name)
+        self._disk.write_file(written, manifest.to_json().encode())
+        self._disk.fsync_file(written)
+        self._disk.fsync_dir(staging)
+        failpoint("checkpoint.after_manifest")
+        changed = set(tree.entries) ^ set(_scan_staging(staging).entries)
+        if changed:
+            raise _make_unfinished_error(min(entry.path for entry in changed))
+        try:
+            self._disk.rename(staging, final_path)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise make_taken_error(name, final_path) from error
+            raise
+        failpoint("checkpoint.after_rename")
+        try:
+            self._disk.fsync_dir(self._root)
+        except OSError:
+            with suppress(OSError):
+                self._disk.rename(final_path, staging)
+            raise
         return manifest
 
     def _flush_files(self, tree: Tree) -> list[str]:

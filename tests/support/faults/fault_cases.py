@@ -361,8 +361,12 @@ class Case:
             if not lasting and (faults or not self.hurts):
                 # It happened between the look at the files and their use.
                 self.outcome.raced += 1
-            elif lasting and all(fault.silent for fault in lasting) and known and min(known) < lasting[0].at:
-                # Digests are verified at a process's first use.
+            elif (
+                lasting
+                and all(fault.silent for fault in lasting)
+                and (self.options["evaluated"] or (known and min(known) < lasting[0].at))
+            ):
+                # Digests are verified at a process's first use, which may be an evaluation.
                 self.outcome.unseen += 1
             else:
                 yield f"trial {line['trial']} was given {line['source']}, whose bytes are wrong: {line['wrong']}"

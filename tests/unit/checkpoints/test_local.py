@@ -116,6 +116,21 @@ def test_a_manifest_that_was_written_in_part_is_no_file_of_the_users(tmp_path: P
     checkpoints.verify("1.1")
 
 
+@pytest.mark.parametrize("moment", ["make_read_only", "write_file", "fsync_dir 1.1", "rename"])
+def test_a_staging_directory_that_is_removed_during_a_commit_is_no_storage_failure(
+    tmp_path: Path, moment: str
+) -> None:
+    disk = Interposed()
+    checkpoints = LocalCheckpoints(tmp_path / "root", disk)
+    staged = checkpoints.stage("1.1")
+    (staged / "weights").write_bytes(WEIGHTS)
+    disk.before[moment] = lambda: shutil.rmtree(staged)
+    with raises(CheckpointError, staged) as caught:
+        checkpoints.commit("1.1", step=1, now=0.0)
+    assert not isinstance(caught.value, CheckpointStorageFailed)
+    assert checkpoints.names() == ()
+
+
 # --- many files
 
 
