@@ -1,5 +1,6 @@
 """What only SQLite has: one file, turns to write, and all that can be wrong with a file."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -199,6 +200,15 @@ def test_a_disk_that_takes_nothing_is_explained(tmp_path: Path, pragma: str, mes
         write()
     assert store.find_study("t") is None
     store.close()
+
+
+def test_a_file_that_cannot_be_looked_at_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object) -> bool:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(tmp_path / "s.db"))
+
+    monkeypatch.setattr(Path, "is_file", look)
+    with raises(StoreUnavailable, tmp_path / "s.db", os.strerror(errno.ESTALE)):
+        open_store(f"sqlite:///{tmp_path}/s.db")
 
 
 def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

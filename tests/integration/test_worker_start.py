@@ -27,12 +27,23 @@ process.WorkerSpec.from_json = lambda line: dataclasses.replace(read(line), stor
 process.main()
 """
 """A worker process whose database is away when it starts."""
+UNHEARD = f"""
+import os
+for file in (1, 2):
+    os.dup2(os.open("/dev/full", os.O_WRONLY), file)
+{AWAY}
+"""
+"""The same, where its log cannot be written either."""
 
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [(["sh", "-c", "exec <&-; kill -9 $$"], -9), ([sys.executable, "-c", AWAY], Exit.STORE_FAILED)],
-    ids=["before it reads its orders", "while the store is away"],
+    [
+        (["sh", "-c", "exec <&-; kill -9 $$"], -9),
+        ([sys.executable, "-c", AWAY], Exit.STORE_FAILED),
+        ([sys.executable, "-c", UNHEARD], Exit.STORE_FAILED),
+    ],
+    ids=["before it reads its orders", "while the store is away", "while nothing can be written"],
 )
 def test_a_worker_that_dies_while_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], status: int

@@ -339,7 +339,7 @@ class Supervisor:
                 self._start_again(spec, f"{how} while the study was running")
         elif status == Exit.OUTDATED:
             self.client.lose_worker(spec.name, within, counts=False)
-            why = end.splitlines()[-1]
+            why = (end.splitlines() or [how])[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:

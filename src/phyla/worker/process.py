@@ -59,8 +59,7 @@ def _work() -> None:
         worker, store = _make(spec, shared, Surroundings(supervisor))
         hold_on(store)
     except RunChanged as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        sys.exit(Exit.OUTDATED)
+        _exit_with(Exit.OUTDATED, str(error))
     except (StoreBusy, StoreUnavailable) as error:
         _fail(error, Exit.STORE_FAILED)
     except (SystemExit, Exception) as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
@@ -76,21 +75,25 @@ def _work() -> None:
     except (StoreError, CheckpointsAbsent) as error:
         _fail(error, Exit.STORE_FAILED)
     if isinstance(ended, (Outdated, NoTime)):
-        print(ended.why, file=sys.stderr)  # noqa: T201
-        sys.exit(Exit.OUTDATED if isinstance(ended, Outdated) else Exit.NO_TIME)
+        _exit_with(Exit.OUTDATED if isinstance(ended, Outdated) else Exit.NO_TIME, ended.why)
 
 
 def _fail(error: SystemExit | Exception, status: int) -> NoReturn:
     """Print an error for the supervisor (of phyla's own and of storage, only the message), and exit."""
     if isinstance(error, PhylaError):
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        text = f"{type(error).__name__}: {error}"
     elif isinstance(error, OSError) and is_storage_error(error):
-        print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
+        text = f"{error}; {advice_on(error)}"
     else:
-        traceback.print_exception(error)
-        if hidden := hidden_modules():
-            print(hidden, file=sys.stderr)  # noqa: T201
-    sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
+        text = "\n".join(filter(None, ("".join(traceback.format_exception(error)).rstrip(), hidden_modules())))
+    _exit_with(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status, text)
+
+
+def _exit_with(status: int, text: str) -> NoReturn:
+    """Print a text and exit; the status counts, also where the log is on the disk that failed."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)  # noqa: T201
+    sys.exit(status)
 
 
 def _take_input() -> int:

@@ -228,7 +228,11 @@ class SqliteBackend(AnySqlite):
                 f"cannot make the folder {self._path.parent}, or the database in it: {error.strerror}; name "
                 "another place or make it writable"
             ) from error
-        readable = self._path.is_file() and (not os.access(self._path, os.W_OK) or self._no_room())
+        try:
+            readable = self._path.is_file() and (not os.access(self._path, os.W_OK) or self._no_room())
+            self._file = self._inode()
+        except OSError as error:
+            raise self.translate_error(error) from error
         if readable:
             self._idle = deque(maxlen=0)
         engine = sa.create_engine(
@@ -250,7 +254,6 @@ class SqliteBackend(AnySqlite):
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
         self.url, self.label = sqlite_url(self._path), str(self._path)
-        self._file = self._inode()
         self._at_end()
 
     def _inode(self) -> int | None:
