@@ -16,7 +16,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
-from phyla.validation import nearest, printable
+from phyla.validation import brief, nearest
 from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trial import Parent, Trial
 
@@ -148,7 +148,7 @@ class TrialSession:
         """Take metrics."""
         self._check_owner("report()")
         flat = _numbers(metrics)
-        step = printable(int(self.reached_step if step is None else step), "report(step=...)")
+        step = self.reached_step if step is None else _whole(step)
         with self._lock:
             self.beats += 1
             self._reported += 1
@@ -383,6 +383,18 @@ def unusable_start(
                 return Failure(job=record.id, token=record.token, error=str(error), gone=name, damage=damage)
             usable.add(name)
     return None
+
+
+def _whole(step: Any) -> int:
+    """Return a step as an int, whatever the type of the number."""
+    problem = f"report(step={brief(step)}): the age of the weights is a whole number below 2**63"
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigurationError(problem) from None
+    if number != step or abs(number) >= 2**63:
+        raise ConfigurationError(problem)
+    return number
 
 
 def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
