@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import operator
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,7 @@ from phyla.study import load_suites
 from phyla.study.files.load import load_studies
 from phyla.study.files.tables import registered
 from phyla.study.files.toml import schema
+from phyla.worker.commands.placeholders import fill
 
 ROOT = Path(__file__).parents[3]
 START, END = "command = [", "total_steps = 40"
@@ -427,6 +429,16 @@ def test_the_schema_describes_the_settings() -> None:
     assert set(pbt) == {field.name for field in fields(phyla.PBT)}
     assert all(setting["description"] for setting in pbt.values())
     assert all(each.get("description") for each in described["properties"].values() if "properties" not in each)
+
+
+@pytest.mark.parametrize(("setting", "place"), [("", ""), ('cwd = "sub/{seed}"', "sub/7")])
+def test_braces_in_the_directory_of_a_file_are_no_placeholders(tmp_path: Path, setting: str, place: str) -> None:
+    file = tmp_path / "{lr} {x}" / "study.toml"
+    file.parent.mkdir()
+    in_full = re.sub(r"command = (.*)", rf"command = {{ arguments = \1, {setting} }}", SMALL)
+    study = read(file, in_full if setting else SMALL)
+    assert isinstance(study.train, phyla.Command)
+    assert fill(str(study.train.cwd), {"lr": "0.1", "seed": "7"}) == str(file.parent / place)
 
 
 def test_no_validation_library_is_needed(file: Path) -> None:

@@ -1,5 +1,7 @@
 """Placeholders of commands: what is filled in, what is left out, and what is refused before anything runs."""
 
+import dataclasses
+import glob
 import math
 import os
 from pathlib import Path
@@ -193,6 +195,35 @@ def test_an_edited_command_or_script_is_noticed(tmp_path: Path) -> None:
     }
     (tmp_path / "train.sh").write_text("b")
     assert len({*others, first, digest("train.sh", "{lr}")}) == 5
+
+
+@pytest.mark.parametrize("name", ["{lr}", "{nope}", "a {{b}} {", "}"])
+def test_braces_in_the_name_of_a_directory_are_no_placeholders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / name
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.sh").write_text("a")
+    monkeypatch.chdir(folder)
+    command = phyla.Command(["sh", "train.sh"])
+    command.check_space(SPACE)
+    command.check_program()
+    places = [command, phyla.Command(["sh"], cwd=folder), dataclasses.replace(command)]
+    assert [fill(str(one.cwd), {"lr": "0.1"}) for one in places] == [str(folder)] * 3
+    assert fill(str(phyla.Command(["sh"], cwd="sub/{lr}").cwd), {"lr": "0.1"}) == str(folder / "sub/0.1")
+    before = command.digest()
+    (folder / "train.sh").write_text("b")
+    assert command.digest() != before
+
+
+def test_values_are_no_patterns_in_a_glob(tmp_path: Path) -> None:
+    folder = tmp_path / "runs [1] *"
+    folder.mkdir()
+    (folder / "a.json").touch()
+    values = {"working_dir": str(folder), "source": str(folder)}
+    for text in ("{working_dir}/*.json", "{source:*.json}"):
+        pattern = fill(text, values, glob.escape)
+        assert [*Path("/").glob(pattern.lstrip("/"))] == [folder / "a.json"]
 
 
 @pytest.mark.parametrize(

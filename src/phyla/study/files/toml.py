@@ -47,6 +47,7 @@ from phyla.study.files.tables import (
 )
 from phyla.study.study import Study
 from phyla.worker import Command
+from phyla.worker.commands import placeholders
 
 STRATEGIES = "phyla.strategies"
 AGGREGATORS = "phyla.aggregators"
@@ -159,10 +160,16 @@ DESCRIPTIONS = {
 ARGUMENTS = Kind("a list of texts, perhaps with lists in it", LIST.fits, {"$ref": "#/definitions/arguments"})
 
 
+def _working_directory(value: str, where: Where) -> str:
+    """Return where a command runs; only the text of the file may have placeholders."""
+    base = placeholders.escape(str(where.file.parent.absolute()))
+    return value if value.startswith("{") else str(Path(base) / locate_errors(where, Path(value).expanduser))
+
+
 @cache
 def _keys() -> Mapping[str, Kind]:
     """Return the keys of a study file, but for the strategies."""
-    folder = replace(PATH, read=lambda value, where: value if value.startswith("{") else PATH.read(value, where))
+    folder = replace(PATH, read=_working_directory)
     about = {"nodes": "Machines that each trial runs on.", "gpus": "GPUs on each of them."}
     machines = make_table(dict.fromkeys(about, INT), (), dict, about)
     settings = kinds_of(Command, arguments=ARGUMENTS, cwd=folder, resources=machines)

@@ -43,8 +43,8 @@ class Command:
             `{working_dir}`, and may have placeholders.
         env: further environment variables; values may have placeholders. They are stored with the study: leave
             secrets in the environment of `phyla run`, which commands inherit.
-        cwd: where it runs, perhaps with placeholders; by default the current directory when this is made. In a
-            study file in TOML it is relative to the file.
+        cwd: where it runs; a text may have placeholders, a `Path` has none. By default the current directory
+            when this is made. In a study file in TOML it is relative to the file.
         timeout_s: seconds one attempt may take; None for no limit.
         grace_s: seconds between SIGTERM, when it has to stop, and the end of everything that it started.
         resources: `{"nodes": 4, "gpus": 8}` runs it once on each of 4 machines, with 8 GPUs each, where Slurm or
@@ -95,13 +95,12 @@ class Command:
                 raise ConfigurationError(f"Command(env={{{name!r}: {value!r}}}): write {str(value)!r}")
             if name.startswith("PHYLA_"):
                 raise ConfigurationError(f"Command(env={{{name!r}: ...}}): phyla itself sets variables PHYLA_*")
-        folder = str(self.cwd or "")
         stored = {
             "arguments": checked,
             "metrics": dict(self.metrics),
             "tensorboard": {name: _scalar(name, pair) for name, pair in self.tensorboard.items()},
             "env": dict(self.env),
-            "cwd": folder if folder.startswith("{") else str(Path(folder).absolute()),
+            "cwd": _template(self.cwd),
         }
         for name, value in stored.items():
             object.__setattr__(self, name, value)
@@ -118,6 +117,12 @@ class Command:
     def _texts(self) -> tuple[str, ...]:
         """Strings with placeholders besides the arguments."""
         return (str(self.cwd), *self.env.values(), *(glob for glob, _ in self.tensorboard.values()))
+
+    @property
+    def _folder(self) -> str | None:
+        """Where it runs; None if that depends on the trial."""
+        folder = str(self.cwd)
+        return None if any(placeholders.fields_of(folder)) else placeholders.fill(folder, {})
 
     def __call__(self, trial: Trial) -> None:
         """Run the command for one trial."""
@@ -153,8 +158,8 @@ class Command:
         Raises:
             ConfigurationError: it is missing, or not executable.
         """
-        program, folder = str(self.arguments[0]), str(self.cwd)
-        if "{" in program or "{" in folder:
+        program, folder = str(self.arguments[0]), self._folder
+        if "{" in program or folder is None:
             return
         if not Path(folder).is_dir():
             raise ConfigurationError(f"the command {self} runs in {folder}, which does not exist")
@@ -186,7 +191,7 @@ class Command:
         encoded = plugins.encode(replace(self, cwd="/"))
         parts = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
         for argument in _flat(self.arguments):
-            file = Path(str(self.cwd), argument)
+            file = Path(self._folder or str(self.cwd), argument)
             if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
                 parts.append(file.read_bytes())
         digests = [hashlib.sha256(part).hexdigest() for part in parts]
@@ -200,6 +205,15 @@ def _flat(arguments: Sequence[Argument]) -> list[str]:
     return [
         text for argument in arguments for text in ([argument] if isinstance(argument, str) else _flat(argument))
     ]
+
+
+def _template(cwd: str | Path | None) -> str:
+    """Return an absolute directory as a text with placeholders."""
+    if isinstance(cwd, Path):
+        return placeholders.escape(str(cwd.absolute()))
+    if cwd and cwd.startswith("{"):
+        return cwd
+    return str(Path(placeholders.escape(str(Path.cwd())), cwd or ""))
 
 
 def _check_pattern(name: str, pattern: object) -> None:

@@ -1,6 +1,7 @@
 """Runs the command of a study for one trial, reads its reports, and checks how it ended."""
 
 import errno
+import glob
 import json
 import logging
 import shlex
@@ -123,8 +124,8 @@ class Run:
             own = {name: placeholders.fill(value, self.values) for name, value in command.env.items()}
             cwd = placeholders.fill(str(command.cwd), self.values)
             globs = {
-                name: (placeholders.fill(glob, self.values), tag)
-                for name, (glob, tag) in command.tensorboard.items()
+                name: (placeholders.fill(pattern, self.values, glob.escape), tag)
+                for name, (pattern, tag) in command.tensorboard.items()
             }
         except placeholders.Absent as absent:
             raise ConfigurationError(

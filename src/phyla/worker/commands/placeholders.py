@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from string import Formatter
@@ -122,14 +122,25 @@ def name_placeholders(text: str) -> str:
     return re.sub(pattern, lambda match: f"{{{match[1] or names.get(match[2], match[2])}}}", text)
 
 
-def fill(text: str, values: Mapping[str, str | None]) -> str:
-    """Return a text with its placeholders filled in; `Absent` if a value is absent in this trial."""
+def escape(text: str) -> str:
+    """Return a text that `fill` turns into this one: its braces are not placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def fill(text: str, values: Mapping[str, str | None], quote: Callable[[str], str] = str) -> str:
+    """Return a text with its placeholders filled in; `Absent` if a value is absent in this trial.
+
+    The text may be in a language, such as that of globs; `quote` writes a value in it.
+    """
     done = []
     for part in parts(text):
-        value = part if isinstance(part, str) else values[part.name]
+        if isinstance(part, str):
+            done.append(part)
+            continue
+        value = values[part.name]
         if value is None:
             raise Absent(str(part))
-        done.append(str(newest(Path(value), part.pattern)) if isinstance(part, Field) and part.pattern else value)
+        done.append(quote(str(newest(Path(value), part.pattern)) if part.pattern else value))
     return "".join(done)
 
 
