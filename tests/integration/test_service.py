@@ -26,6 +26,7 @@ from phyla.service.tokens import create
 from phyla.store import Store, open_store
 from phyla.store.remote import read_address
 from serving import Service, phyla, served
+from waiting import until
 
 PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
 TABLE = {
@@ -459,6 +460,23 @@ def test_a_home_whose_store_is_elsewhere_leads_to_the_service(tmp_path: Path) ->
         assert not file.exists()
     assert phyla("--home", home, "status").returncode == 0
     assert not (home / "phyla.db").exists()
+
+
+def test_a_service_publishes_again_when_a_newer_one_in_its_home_has_ended(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "home" / "service.json"
+    places, extra = ("--home", str(home)), ("--publish",)
+
+    def address() -> str | None:
+        return str(json.loads(file.read_text())["url"]) if file.exists() else None
+
+    with Service(*places, extra=extra) as older:
+        older_url = address()
+        with Service(*places, extra=extra) as newer:
+            assert address() not in (None, older_url)
+            newer.stop()
+        until(lambda: address() == older_url, "the older one has published itself again")
+        older.stop()
+        assert address() is None
 
 
 def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:

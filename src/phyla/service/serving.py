@@ -30,6 +30,8 @@ from phyla.system.drafts import replace_text
 
 LOG = logging.getLogger("phyla.service")
 GRACE_S = 10
+LOOK_S = 2
+"""How often a service checks that its home has an address."""
 
 
 def serve_store(
@@ -78,9 +80,9 @@ def serve_store(
         name_in_url = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{name_in_url}]' if ':' in name_in_url else name_in_url}:{listening.getsockname()[1]}"
         if publish is not None:
-            service = {"url": url, "host": platform.node(), "pid": os.getpid()}
-            replace_text(publish / "service.json", json.dumps(service))
-            stack.callback(_withdraw, publish / "service.json", service)
+            file, service = publish / "service.json", {"url": url, "host": platform.node(), "pid": os.getpid()}
+            replace_text(file, json.dumps(service))
+            stack.callback(_withdraw, file, service)
             # uvicorn raises the signal again after its shutdown.
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
@@ -89,8 +91,15 @@ def serve_store(
             logging.getLogger(name).addHandler(logs)
         none = "" if store.studies() else ", which has no studies yet,"
         say(f"{'serving' if work else 'showing'} {store.url}{none} at {url}")
+
+        async def look_after_file() -> None:
+            if publish is not None:
+                _publish_again(file, service)
+
         config = uvicorn.Config(
             app,
+            callback_notify=look_after_file,
+            timeout_notify=LOOK_S,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -156,6 +165,13 @@ def _published_token(store: Store, home: Path) -> None:
         with suppress(StateError):
             store.revoke_token(PUBLISHED_TOKEN)
         create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
+
+
+def _publish_again(file: Path, service: object) -> None:
+    """Write the address of this service if it is gone: a newer service replaced it, and removed it at its end."""
+    with suppress(OSError):
+        if not file.exists():
+            replace_text(file, json.dumps(service))
 
 
 def _withdraw(file: Path, service: object) -> None:
