@@ -69,6 +69,26 @@ def test_preempted_workers_save_and_come_back(slurm: Cluster, programs: Programs
         assert log.read_text().count("worker ") == 2
 
 
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_worker_that_is_preempted_while_it_starts_comes_back(
+    slurm: Cluster, tmp_path: Path, partition: str
+) -> None:
+    starting = ["bash", "-c", f"mktemp {tmp_path}/up.XXXXXX; exec sleep 600"]  # a signal ends it
+    pool = Pool(
+        name="pool",
+        launcher="slurm",
+        command=starting,
+        workers=1,
+        folder=tmp_path / "pool",
+        options={"partition": partition},
+    )
+    pool.save()
+    Slurm().start(pool)
+    until(lambda: len([*tmp_path.glob("up.*")]) == 1, "it starts")
+    preempt(slurm)
+    until(lambda: len([*tmp_path.glob("up.*")]) == 2, "it starts again")
+
+
 def test_what_a_person_cancels_ends(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:
     pool = programs.pool("slurm", tmp_path / "pool", workers=2)
     Slurm().start(pool)
