@@ -19,6 +19,7 @@ from slurm_cluster import Cluster
 from waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SERVICE = EXAMPLES / "cluster/slurm/service.sbatch"
 
 
 def run(name: str, folder: Path, *more: str) -> Results:
@@ -96,12 +97,37 @@ def test_the_digits_through_a_service_that_slurm_runs(tmp_path: Path, slurm: Clu
     home = tmp_path / "home"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PHYLA_HOME": str(home), "PATH": path}
-    script = EXAMPLES / "cluster/slurm/service.sbatch"
     out = f"--output={tmp_path}/service.log"
-    subprocess.run(["sbatch", "--partition=requeue", "--time=10", out, script], env=environment, check=True)
+    subprocess.run(["sbatch", "--partition=requeue", "--time=10", out, SERVICE], env=environment, check=True)
     until(lambda: (home / "service.json").exists(), "the service says where it is")
     run(
         "slurm.sh",
         tmp_path,
         *("--server", str(home / "service.json"), "--launcher-option", "partition=requeue", "--workers", "1"),
     )
+
+
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.parametrize(
+    ("program", "starts"), [("exec sleep 600", 2), ("exit 2", 1)], ids=["it runs", "it cannot start"]
+)
+def test_only_a_service_that_was_told_to_end_waits_in_the_queue_again(
+    slurm: Cluster, tmp_path: Path, program: str, starts: int
+) -> None:
+    (tmp_path / "phyla").write_text(f"#!/bin/sh\nmktemp {tmp_path}/up.XXXXXX\n{program}\n")
+    (tmp_path / "phyla").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    # Defaults of the user, which no command of the job may take.
+    defaults = {"SQUEUE_PARTITION": "abrupt", "SQUEUE_STATES": "PENDING"}
+    subprocess.run(
+        ["sbatch", "--partition=requeue", "--time=10", f"--output={tmp_path}/log", SERVICE],
+        env={**os.environ, **defaults, "PHYLA_HOME": str(tmp_path), "PATH": path},
+        check=True,
+    )
+    until(lambda: len([*tmp_path.glob("up.*")]) == 1, "it starts")
+    slurm.call("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    until(
+        lambda: len([*tmp_path.glob("up.*")]) == 2 if starts == 2 else not slurm.call("squeue", "-h"),
+        "it starts again, or its job is gone",
+    )
+    assert len([*tmp_path.glob("up.*")]) == starts
