@@ -118,12 +118,16 @@ def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_pat
 
 
 def test_a_job_of_slurm_requeues_itself_until_the_study_is_done(tmp_path: Path) -> None:
-    """The script of the guide, with a `scontrol` that notes what it is told, and the signal that Slurm sends."""
+    """The script of the guide, with a `scontrol` that notes what it is told, and the signal that a step gets."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "gpus-and-preemption.md").read_text()
     (script,) = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "job.sh").write_text(script)
     (tmp_path / "study.py").write_text(STUDY)
-    programs = {"phyla": f'exec {sys.executable} -m phyla.cli "$@"', "scontrol": 'echo "$@" >> told'}
+    programs = {
+        "phyla": f'exec {sys.executable} -m phyla.cli "$@"',
+        "scontrol": 'echo "$@" >> told',
+        "srun": 'shift\nexec "$@"',
+    }
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
@@ -136,7 +140,8 @@ def test_a_job_of_slurm_requeues_itself_until_the_study_is_done(tmp_path: Path) 
 
     job = submit()
     waiting(job, tmp_path)
-    job.send_signal(signal.SIGUSR1)
+    (step,) = psutil.Process(job.pid).children()
+    step.send_signal(signal.SIGUSR1)
     assert job.wait(180) == 75
     assert (tmp_path / "told").read_text() == "requeue 7\n"
     (tmp_path / "home" / "go on").touch()

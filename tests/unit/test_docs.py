@@ -432,7 +432,7 @@ def understand(words: list[str]) -> None:
 @pytest.mark.parametrize("page", ["watch-slurm.md", "watch-torchrun.md", "trackers.md"])
 def test_the_commands_of_pages_on_watching_are_understood(page: str) -> None:
     text = (DOCS / "how-to" / page).read_text()
-    lines = re.findall(r"^(phyla watch .+?)(?: &)?$", text, re.MULTILINE)
+    lines = re.findall(r"^(?:srun \S+ )?(phyla watch .+?)(?: &)?$", text, re.MULTILINE)
     assert lines
     for line in lines:
         understand(shlex.split(line))
