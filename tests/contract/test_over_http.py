@@ -388,6 +388,30 @@ def test_a_wait_for_a_service_is_told(
     assert back == f"the service {file} answers again"
 
 
+@pytest.mark.parametrize("where", ["PHYLA_TOKEN_FILE", "beside service.json"])
+def test_a_client_reads_the_file_of_its_token_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("phyla.service.access.TOKENS_S", 0.0)
+    file, behind = tmp_path / "service.token", open_store("memory://")
+    create(behind, "old", Role.WORKER, file=file)
+    with served(behind, loopback=False) as url:
+        (tmp_path / "service.json").write_text(json.dumps({"url": url}))
+        if where == "PHYLA_TOKEN_FILE":
+            monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
+        else:
+            url = f"published:{tmp_path}/service.json"
+        with closing(open_store(url)) as store:
+            assert store.studies() == []
+            create(behind, "new", Role.WORKER, file=tmp_path / "new.token")
+            (tmp_path / "new.token").replace(file)
+            behind.revoke_token("old")
+            assert store.studies() == []
+            behind.revoke_token("new")
+            with raises(AccessDenied, "token"):
+                store.studies()
+
+
 def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

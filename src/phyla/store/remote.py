@@ -269,6 +269,8 @@ class Connection:
                     LOG.warning("the service %s answers again", self._shown)
                 if answer.status_code == 200:
                     return answer.content
+                if answer.status_code in (401, 403) and self._takes_new_token(client, answer):
+                    continue
                 problem = self._problem_of(answer)
                 # A 500 without a problem comes from a proxy, or from a service that was killed during the request.
                 broken = answer.status_code == 500 and not problem
@@ -345,6 +347,15 @@ class Connection:
             with self._lock:
                 if self._client is client:
                     self._client = None
+
+    def _takes_new_token(self, client: "httpx.Client", rejected: "httpx.Response") -> bool:
+        """Return whether the file of the token has another one than was rejected; the next request sends it."""
+        _, token = read_address(self._url)
+        authorization = f"Bearer {token}"
+        if token is None or rejected.request.headers.get("Authorization") == authorization:
+            return False
+        client.headers["Authorization"] = authorization
+        return True
 
     def close(self) -> None:
         """Close the connections."""
