@@ -1,5 +1,6 @@
 """Which checkpoints of a watched run are evaluated, in which order, and what becomes of each."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,16 @@ from phyla.errors import LeaseLost, StateError
 from phyla.evaluation import Policy, Suite
 from phyla.evaluation.matrix import current_tasks
 from phyla.machine import Accepted, ClaimedEvaluation
-from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyState
+from phyla.records import (
+    CheckpointState,
+    Goal,
+    GroupState,
+    JobKind,
+    JobState,
+    Maximize,
+    Minimize,
+    StudyState,
+)
 
 
 def test_a_group_is_complete_when_all_its_eval_tasks_are_and_never_before() -> None:
@@ -631,6 +641,26 @@ def test_only_the_newest_best_group_is_the_best() -> None:
             assert work is not None
             run.hand_in(evaluated(work, values={"x_mean": float(step)}, best=True))
     assert [group.best for step in (100, 200) for group in run.groups(step)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("goal", "best"),
+    [(Maximize("x_mean"), 200), (Minimize("x_mean"), 100), (Minimize("y_mean"), 200), (Minimize("z_mean"), 300)],
+)
+def test_the_best_group_is_that_of_the_objective_which_the_suite_has_now(goal: Goal, best: int) -> None:
+    run = WatchedRun([replace(suite_of("a"), objective=Maximize("z_mean"))])
+    values = {100: (1.0, 3.0), 200: (5.0, 2.0), 300: (3.0, math.nan)}
+    for step, (x, y) in values.items():
+        run.observe(step)
+        for _ in ("a", "aggregate"):
+            work = run.claim()
+            assert work is not None
+            run.hand_in(evaluated(work, values={"x_mean": x, "y_mean": y}, best=step == 300))
+    run.suites = [replace(suite_of("a"), objective=goal)]
+    run.restart()
+    run.sightings.backfill()
+    assert [step for step in values for group in run.groups(step) if group.best] == [best]
+    assert run.sightings.backfill() == 0
 
 
 def test_draining_twice_changes_nothing_more() -> None:

@@ -18,8 +18,10 @@ from phyla.machine.evaluating.observe import SUITE_LEFT, count_shards, end_group
 from phyla.machine.jobs import change_state
 from phyla.machine.view import View
 from phyla.records import (
+    WORST,
     Checkpoint,
     EvalJob,
+    Goal,
     Group,
     GroupState,
     JobKind,
@@ -40,7 +42,8 @@ def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts:
 def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
     """Queue missing evaluations of an existing checkpoint: whole groups, or added eval tasks.
 
-    Groups of a removed suite are skipped until the suite returns, because no worker could evaluate them.
+    Groups of a removed suite are skipped until the suite returns, because no worker could evaluate them. The best
+    group of a suite is found again, since its objective may have changed.
     """
     commands: list[Command] = []
     by_name, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
@@ -55,8 +58,12 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
             commands += _queue_again(view, suite, seen, locked, (), "")
         elif suite is None and locked.state is GroupState.QUEUED:
             commands += end_group(view, locked, GroupState.SKIPPED, SUITE_LEFT)
-    for suite in suites if seen.usable else ():
+    for suite in suites:
         first = next((group for group in groups if group.suite == suite.name and group.replicate == 0), None)
+        if first is not None and first.state is GroupState.COMPLETE:
+            commands += _elect(view, suite, first)
+        if not seen.usable:
+            continue
         if first is None:
             new, tasks = make_group(view, suite, seen, existed=True)
             best = view.best_group(suite.name)
@@ -66,6 +73,27 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
         elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
             commands += _add_tasks(view, suite, seen, first)
     return commands
+
+
+def _elect(view: View, suite: Suite, group: Group) -> list[Command]:
+    """Return the commands that make a complete group the best one, if it is better by the suite's objective."""
+    goal = suite.objective
+    if goal is None or goal.metric not in group.values or _differs(suite, view.group_jobs(group.id)):
+        return []
+    former = view.best_group(suite.name)
+    if _order(goal, group) <= (WORST if former is None else _order(goal, former)):
+        return []
+    locked = view.locked_group(group.id)
+    if locked is None or locked.state is not GroupState.COMPLETE:
+        return []
+    deposed = [] if former is None else [Update(replace(former, best=False))]
+    return [*deposed, Update(replace(locked, best=True))]
+
+
+def _order(goal: Goal, group: Group) -> float:
+    """Return the sort key of a group; it is the worst one without the goal's metric."""
+    known: Any = group.values.get(goal.metric)
+    return WORST if known is None else goal.order(float(known["value"]))
 
 
 def _add_tasks(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:

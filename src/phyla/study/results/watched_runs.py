@@ -134,7 +134,7 @@ def read_run_status(evaluated_run: "Evaluations") -> WatchedRunStatus:
         missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
     best = {}
     for suite in suites:
-        # Its objective may have changed; then the next evaluation finds the best checkpoint.
+        # Its objective may have changed to an aggregate that the best checkpoint does not have yet.
         with suppress(ConfigurationError):
             best_evaluation = None if suite.objective is None else evaluated_run.best(suite.name)
             if best_evaluation is not None:
