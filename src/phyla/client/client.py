@@ -246,6 +246,12 @@ class Client:
         """Return the results of a group from the ledger."""
         return self.store.look(study, queries.group_results, group)
 
+    def newest_complete(self, suite: str, *, study: int) -> Sequence[GroupResults]:
+        """Return the results of a suite on the newest checkpoint with a complete group of it, if there is one."""
+        found = self.store.look(study, queries.newest_complete, suite)
+        groups = [results for checkpoint in found for results in checkpoint.groups]
+        return [results for results in groups if results.group.suite == suite and not results.group.replicate]
+
     def in_evaluation(self, checkpoints: Sequence[int], *, study: int) -> Sequence[int]:
         """Return which of the checkpoints seen, by id, have unfinished evaluations."""
         return self.store.look(study, queries.in_evaluation, checkpoints)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import phyla
 from evaluated_run import EvaluatedRun, clean, noisy, shifted
 from phyla.evaluation import Suite, TaskResult
@@ -62,3 +64,28 @@ def test_an_aggregate_that_misses_a_failed_eval_task_is_not_the_cause(tmp_path: 
     (values,) = second.evaluations.values("s")
     assert set(values.values) == {"gap"}
     assert not values.partial
+
+
+def measure(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(accuracy=0.25)
+
+
+def edited(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(accuracy=0.75)
+
+
+def test_a_worker_that_starts_after_an_edit_tells_of_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edited, "__qualname__", measure.__qualname__)
+    before, after = (Suite("s", (phyla.EvalTask("measure", function),)) for function in (measure, edited))
+    first = EvaluatedRun(tmp_path, [before])
+    first.sees("a", 1000)
+    first.work()
+    later = EvaluatedRun(tmp_path, [after], store=first.store, clock=first.clock)
+    for name, step in (("b", 2000), ("c", 3000)):
+        later.sees(name, step)
+        later.work()
+    values = [one.values["accuracy_mean"].value for one in later.evaluations.values("s")]
+    assert values == [0.25, 0.75, 0.75]
+    assert [event.kind for event in later.evaluations.events()] == ["changed-source"]

@@ -24,13 +24,18 @@ from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The aggregation of one group, at the time `now`."""
+    """The aggregation of one group, at the time `now`.
+
+    Attributes:
+        first: whether it is the first one of the suite in this process, which may have imported an edited file.
+    """
 
     client: Client
     work: ClaimedEvaluation
     study: EvaluatedStudy
     suite: Suite
     now: float
+    first: bool = False
 
     def run(self) -> Evaluated:
         """Merge the shards, run the suite's aggregates, and find out whether the group is the best one so far."""
@@ -112,7 +117,11 @@ class Aggregation:
         return best is None or order > objective.order(float(best["value"]))
 
     def _find_changed_sources(self, group_results: GroupResults) -> list[EvalEvent]:
-        edited = self.study.describe_edits(self.suite, group_results.results)
+        study = self.work.job.study
+        earlier = self.client.newest_complete(self.suite.name, study=study) if self.first else ()
+        edited: dict[str, str] = {}
+        for results in (*earlier, group_results):
+            edited |= self.study.describe_edits(self.suite, results.results)
         return [self._event("changed-source", message, {"task": task}) for task, message in edited.items()]
 
     def _event(self, kind: str, message: str, data: JsonObject) -> EvalEvent:

@@ -96,6 +96,7 @@ class Evaluator:
             number for number, study in self.studies.items() if any(suite.preparation for suite in study.suites)
         }
         self._current: Evaluation | None = None
+        self._aggregated: set[tuple[int, str]] = set()  # studies and their suites
         # Without bindings, gin is left to the user.
         suites = [suite for study in self.studies.values() for suite in study.suites]
         self._binds = any(suite.gin_files or any(task.gin for task in suite.tasks) for suite in suites)
@@ -146,7 +147,13 @@ class Evaluator:
             if study.changed():
                 # An aggregate of the old suite would miss the new eval tasks.
                 raise _Unknown(f"suite {suite.name!r} was changed")
-            return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
+            first = (work.job.study, suite.name) not in self._aggregated
+            aggregation = Aggregation(
+                client=self.client, work=work, study=study, suite=suite, now=self.clock(), first=first
+            )
+            done = aggregation.run()
+            self._aggregated.add((work.job.study, suite.name))
+            return done
         except (StoreError, CheckpointsAbsent, ProcessSpoiled):
             raise
         except PreparationFailed as error:
