@@ -146,7 +146,8 @@ class _OverTasks(ABC):
 class Mean(_OverTasks):
     """Mean of a metric over tasks, as `<metric>_mean`.
 
-    Its standard error is known if those of all tasks are.
+    Its standard error is known if those of all tasks are. It assumes that the errors of tasks are independent:
+    if they share samples or seeds, the true error may be larger.
 
     Args:
         metric: its name, or that of another of the tasks' values.
