@@ -181,6 +181,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("evaluations", "odd"), "there is no run 'odd' in sqlite:///"),
         (("evaluations", "watched", "--suite", "odd"), "'odd'; choose from 'heldout', 'sparse'"),
         (("evaluations", "watched", "--task", "odd"), "clean, labels, noisy, shifted"),
+        (("evaluations", "watched", "--checkpoint", "step_3000"), "--checkpoint step_3000"),
         (("evaluations", "watched", "--home", tmp_path), "does not exist"),
         (("evaluations", "watched", "--retry", "--suite", "heldout"), "--suite"),
         (("evaluations", "watched", "--against", "best", "--task", "clean"), "--task"),

@@ -56,8 +56,11 @@ def evaluations(
         ),
     ] = None,
     checkpoint: Annotated[
-        str, Option(help="The checkpoint of --against and --format: a name, a step, newest or best.")
-    ] = "newest",
+        str | None,
+        Option(
+            help="The checkpoint of --against and --format: a name, a step, newest or best.", show_default="newest"
+        ),
+    ] = None,
     format: Annotated[  # noqa: A002
         ResultFormat | None,
         Option(
@@ -74,6 +77,8 @@ def evaluations(
     for option in (option for option, value in chosen.items() if value):
         if retry or format is not None or against is not None:
             raise UsageError(f"leave out {option}: --retry, --format and --against take all suites and tasks")
+    if checkpoint is not None and format is None and against is None:
+        raise UsageError(f"--checkpoint {checkpoint}: add --format or --against; the matrix shows all checkpoints")
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
         count = evaluated.retry()
@@ -81,10 +86,10 @@ def evaluations(
         print_json({"retried": count}) if as_json else print(f"{evaluated.name}: {say}")
         return
     if format is not None:
-        _print_results(evaluated, checkpoint, format)
+        _print_results(evaluated, checkpoint or "newest", format)
         return
     if against is not None:
-        _print_differences(evaluated, checkpoint, against, as_json=as_json)
+        _print_differences(evaluated, checkpoint or "newest", against, as_json=as_json)
         return
     suites = evaluated.suites if suite is None else [evaluated.suite(suite)]
     known = {known_task.name for outline in suites for known_task in outline.tasks}
