@@ -112,11 +112,18 @@ def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
     pool = pools.start(workers=3)
     assert {psutil.Process(told["pid"]).environ()[VISIBLE] for told in pools.programs.until_up(2)} == {""}
     assert pools.launcher.alive(pool) == 3
+    assert (pools.launcher.outcomes(pool), pools.launcher.reasons(pool)) == ({"queued": 1}, {})
     monkeypatch.setattr("phyla.launchers.ray.ANSWER_S", 2.0)
     pools.launcher.stop(pool, 600)
     assert pools.programs.saved() == ["SIGTERM", "SIGTERM"]
     assert len(pools.programs.up()) == 2
     assert pools.launcher.alive(pool) == 0
+
+
+def test_a_worker_that_asks_for_more_than_any_node_has_says_for_what_it_waits(pools: Pools) -> None:
+    pool = pools.start(workers=1, gpus=64)
+    assert pools.launcher.outcomes(pool) == {"queued": 1}
+    assert pools.launcher.reasons(pool) == {"no node has CPU 1, GPU 64": 1}
 
 
 def test_a_cluster_that_is_frozen_is_named(

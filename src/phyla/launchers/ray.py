@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -27,6 +28,7 @@ from phyla.system.listening import check_listening
 
 CALL_S = 60.0  # that Ray has to answer
 ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
+LOOK_S = 2.0  # that an actor has to answer, or is queued
 GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands
 LOGS = "worker-*.log"
 
@@ -101,6 +103,14 @@ class Ray(Launcher):
         if self.alive(pool):  # else it takes longer to notice that Ray does not answer
             _call(CALL_S + ANSWER_S + grace_s + 2 * GONE_S, _stop, pool, grace_s, ANSWER_S)
 
+    def outcomes(self, pool: Pool) -> Mapping[str, int]:
+        """Return how many actors start, or wait for resources."""
+        return {"queued": len(waiting)} if (waiting := _call(CALL_S + LOOK_S, _waiting, pool, LOOK_S)) else {}
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return what actors wait for, if no node has that."""
+        return Counter(filter(None, _call(CALL_S + LOOK_S, _waiting, pool, LOOK_S)))
+
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs, or where Ray shows what nodes print that do not see the folder."""
         if any(pool.folder.glob(LOGS)):
@@ -121,6 +131,22 @@ def _call(limit_s: float, function: Callable[..., Any], pool: Pool, *arguments: 
 def _count(address: str, pool: Pool) -> int:
     with _connect(address, pool) as (_, actors):
         return len(actors)
+
+
+def _waiting(address: str, pool: Pool, answer_s: float) -> list[str]:
+    """Return for each actor that does not answer what no node has of what it reserves; "" if a node has it all."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    reserved = {names.get(name, name): amount for name, amount in _reserve(pool).items()}
+    with _connect(address, pool) as (ray, actors):
+        answers = []
+        for name in actors:
+            with contextlib.suppress(ValueError):  # it ended meanwhile
+                answers.append(ray.get_actor(name, namespace=_namespace(pool)).running.remote())
+        waiting = ray.wait(answers, num_returns=len(answers), timeout=answer_s)[1] if answers else []
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        fits = any(all(node.get(name, 0) >= amount for name, amount in reserved.items()) for node in nodes)
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in reserved.items() if amount)
+        return ["" if fits else f"no node has {wanted}"] * len(waiting)
 
 
 def _start(address: str, pool: Pool, host: str) -> None:
