@@ -323,6 +323,56 @@ def test_a_checkpoint_without_a_tokenizer_is_not_evaluated(evaluated: Evaluated)
         check_facts(line, kind, "tokenizer", "model_args")
 
 
+ADAPTERS = """
+import json
+from pathlib import Path
+from types import SimpleNamespace
+import lm_eval.api.registry
+from phyla.errors import EvaluationError
+from phyla.integrations.lm_eval import LoadModel
+
+class Model:
+    @classmethod
+    def create_from_arg_obj(cls, arguments, settings):
+        print(json.dumps(arguments))
+
+lm_eval.api.registry.get_model = lambda name: Model
+
+def load(name, model="hf", **arguments):
+    try:
+        LoadModel(model=model, device="cpu", model_args=arguments)(SimpleNamespace(path=Path(name)))
+    except EvaluationError as error:
+        print(error)
+
+for name, base in (("adapter", "base"), ("nameless", None), ("whole", "base")):
+    Path(name).mkdir()
+    Path(name, "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+Path("adapter/tokenizer_config.json").touch()
+Path("whole/config.json").touch()
+load("adapter", dtype="float32")
+load("adapter", pretrained="other", tokenizer="own")
+load("nameless", pretrained="other")
+load("nameless")
+load("whole")
+load("whole", pretrained="other")
+load("adapter", model="vllm")
+"""
+
+
+def test_an_adapter_is_loaded_on_its_base_model(tmp_path: Path) -> None:
+    done = forked.run(["-c", ADAPTERS], cwd=tmp_path, frameworks=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    usual, chosen, named, nameless, whole, replaced, other = done.stdout.splitlines()
+    adapter = {"pretrained": "base", "peft": "adapter", "tokenizer": "adapter"}
+    assert json.loads(usual) == {**adapter, "dtype": "float32"}
+    assert json.loads(chosen) == {**adapter, "pretrained": "other", "tokenizer": "own"}
+    assert json.loads(named) == {"pretrained": "other", "peft": "nameless"}
+    check_facts(nameless, "adapter_config.json", 'model_args={"pretrained": "PATH"}')
+    assert json.loads(whole) == {"pretrained": "whole"}
+    check_facts(replaced, "'pretrained'", "each checkpoint")
+    assert json.loads(other) == {"pretrained": "adapter"}
+
+
 def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:
     file = evaluated.write("suite.toml", SUITE)
     check_facts(evaluated.run("watch", "runs", "--suite", file, "--plan"), "many", "0 shards would be computed")

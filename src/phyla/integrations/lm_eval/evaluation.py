@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -17,6 +18,7 @@ from phyla.worker.evaluating.samples import GROUP, ID
 
 NUMBERS = (int, float, np.generic)
 """Types of the metrics of a document that are numbers."""
+_ADAPTER = "adapter_config.json"
 
 
 class Loaded(NamedTuple):
@@ -49,11 +51,11 @@ class LoadModel:
         """Return the model.
 
         Raises:
-            EvaluationError: the checkpoint has no tokenizer.
+            EvaluationError: the checkpoint has no tokenizer, or another model would be loaded in its place.
         """
         from lm_eval.api.registry import get_model
 
-        arguments = {"pretrained": str(checkpoint.path), **self.model_args}
+        arguments = {**self._places(checkpoint.path), **self.model_args}
         settings = {"batch_size": self.batch_size, "device": self.device or _device(self.model)}
         model = get_model(self.model).create_from_arg_obj(arguments, settings)
         if _lacks_tokenizer(model):
@@ -62,6 +64,29 @@ class LoadModel:
                 'does, or name one: model_args={"tokenizer": "PATH"}'
             )
         return Loaded(model, self.files, self.include_path)
+
+    def _places(self, path: Path) -> dict[str, str]:
+        """Return the arguments that say where the model is: an adapter, as of LoRA, needs its base model."""
+        if not self.model.startswith("hf") or not _is_adapter(path):
+            if "pretrained" in self.model_args:
+                raise EvaluationError(
+                    "model_args has 'pretrained', which would be evaluated in place of each checkpoint: leave it "
+                    "out; it names the base model of adapters, and this checkpoint has no adapter_config.json"
+                )
+            return {"pretrained": str(path)}
+        base = self.model_args.get("pretrained")
+        base = base or json.loads((path / _ADAPTER).read_bytes()).get("base_model_name_or_path")
+        if not base:
+            raise EvaluationError(f'{_ADAPTER} names no base model: name it, model_args={{"pretrained": "PATH"}}')
+        places = {"pretrained": str(base), "peft": str(path)}
+        if (path / "tokenizer_config.json").exists():
+            places["tokenizer"] = str(path)
+        return places
+
+
+def _is_adapter(path: Path) -> bool:
+    """Return whether a checkpoint has only the weights that PEFT adds to a base model."""
+    return (path / _ADAPTER).exists() and not (path / "config.json").exists()
 
 
 def _device(model: str) -> str | None:
