@@ -40,7 +40,10 @@ def digest(root: Place, paths: tuple[str, ...], fingerprint: str) -> str | None:
     inside = len(paths[0]) + 1 if len(paths) == 1 else 0
     with suppress(OSError, CheckpointStorageFailed):
         files = [file for file in listing(root, paths).files if _has_weights(file)]
-        lines = [f"{file.relative[inside:]}\0{_digest_file(root, file) or file.inode}" for file in files]
+        # A file and a directory without other weights may be the same: a Trainer's last save is often at the top.
+        names = [file.relative[inside:] if len(files) > 1 else "" for file in files]
+        contents = [_digest_file(root, file) or file.inode for file in files]
+        lines = [f"{name}\0{content}" for name, content in zip(names, contents, strict=True)]
         return _hash(lines) if lines else None
     return None
 

@@ -1,5 +1,6 @@
 """Copies and links of checkpoints that have a step: `last.ckpt`, `best.pt` and the like."""
 
+import json
 import os
 import shutil
 import zipfile
@@ -109,6 +110,36 @@ def test_arrays_of_numpy_and_directories(watched: WatchedDirectory) -> None:
     watched.look()
     assert sorted(watched.look(QUIET_S)) == [("step_1", 1), ("step_2", 2)]
     assert watched.events() == ["final holds the same weights as step_2, so it is not evaluated again"]
+
+
+@pytest.mark.parametrize(
+    "names", [["model.safetensors"], ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]]
+)
+def test_a_final_save_beside_the_directories_of_a_trainer_is_a_copy(
+    names: list[str], watched: WatchedDirectory
+) -> None:
+    for step in (1, 2):
+        folder = watched.root / f"checkpoint-{step}"
+        folder.mkdir()
+        write_weights(folder, names, step)
+        write(folder / "optimizer.pt", b"moments")
+        write(folder / "trainer_state.json", json.dumps({"global_step": step}))
+    write_weights(watched.root, names, 2)
+    write(watched.root / "training_args.bin", b"arguments")
+    watched.look()
+    assert sorted(watched.look(QUIET_S)) == [("checkpoint-1", 1), ("checkpoint-2", 2)]
+    assert len(watched.events()) == 1
+    write_weights(watched.root, names, 3)
+    watched.look()
+    assert [step for _, step in sorted(watched.look(QUIET_S))] == [1, 2, -1]
+
+
+def write_weights(folder: Path, names: list[str], value: int) -> None:
+    for name in names:
+        write(folder / name, safetensors({name: 100})[:-100] + bytes([value]) * 100)
+    if len(names) > 1:
+        index = {"metadata": {}, "weight_map": {name: name for name in names}}
+        write(folder / "model.safetensors.index.json", json.dumps(index))
 
 
 def test_without_checksums_only_links_are_copies(watched: WatchedDirectory) -> None:
