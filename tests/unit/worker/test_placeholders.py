@@ -87,6 +87,16 @@ def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:
         fill("{source:*.bin}", values)
 
 
+def test_a_directory_that_matches_is_the_source_if_no_file_does(tmp_path: Path) -> None:
+    for name in ("checkpoint-5", "checkpoint-10"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (5, 5))
+    (tmp_path / "README.md").touch()
+    values = {"source": str(tmp_path)}
+    assert fill("{source:checkpoint-*}", values) == str(tmp_path / "checkpoint-10")
+    assert fill("{source:*}", values) == str(tmp_path / "README.md")
+
+
 def parsed(override: str) -> tuple[str, Any]:
     found = OverridesParser.create().parse_override(override)
     return found.key_or_group, OmegaConf.create({"a": found.value()}).a

@@ -161,14 +161,14 @@ def fill_arguments(
 
 
 def newest(folder: Path, pattern: str) -> Path:
-    """Return the file that matches and was written last.
+    """Return the file that matches and was written last; if no file matches, such a directory.
 
     Raises:
         ConfigurationError: none matches; the message lists the files.
     """
-    there = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != MANIFEST_NAME]
+    there = [path for path in sorted(folder.glob(pattern)) if path.name != MANIFEST_NAME]
     if there:
-        return max(there, key=age)
+        return max([path for path in there if path.is_file()] or there, key=age)
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
     listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     raise ConfigurationError(
