@@ -1,5 +1,6 @@
 """Placeholders of commands: what is filled in, what is left out, and what is refused before anything runs."""
 
+import argparse
 import dataclasses
 import glob
 import math
@@ -73,6 +74,14 @@ def test_values_are_written_so_that_they_read_the_same(value: Any, text: str | N
         assert float(str(text_of(value))) == value
     else:
         assert text_of(value) == text
+
+
+@pytest.mark.parametrize("value", [-1, -1e-05, -1.5e-12, -7.08498e-06, -0.1, -1e300])
+def test_argparse_takes_no_negative_number_for_an_option(value: float) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--x", type=float)
+    parser.add_argument("-e", action="store_true")
+    assert parser.parse_args(["--x", str(text_of(value))]).x == value
 
 
 def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from string import Formatter
 from typing import NamedTuple, TypeAlias
@@ -111,7 +112,12 @@ def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space, mor
 
 
 def text_of(value: Scalar) -> str | None:
-    """Return the value of a hyperparameter as an argument: `true` and `false` for booleans; None is absent."""
+    """Return the value of a hyperparameter as an argument: `true` and `false` for booleans; None is absent.
+
+    Negative numbers have no exponent: argparse takes `-1e-05` for an option.
+    """
+    if isinstance(value, float) and value < 0:
+        return f"{Decimal(repr(value)):f}"
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
