@@ -137,7 +137,9 @@ def test_the_advice_has_numbers() -> None:
     selection = Selection(trial_steps=10, total_steps=1000)
     judged = judge_noise(scores, selection)
     check_facts(judged.text, "0.071 after one trial", "0.04 after one trial")
-    check_facts(judged.change, "steps_per_trial=26", "8 times", "0.035", "phyla.MeanOfLast(8)", "min_scores=2")
+    check_facts(
+        judged.change, "steps_per_trial=26", "8 times", "0.035", "phyla.strategies.MeanOfLast(8)", "min_scores=2"
+    )
     long = judge_noise(scores, Selection(trial_steps=5000, total_steps=10**6))
     assert (long.verdict, long.change) == ("ok", "")
     check_facts(long.text, "10 steps", "35 after a trial of 5,000")

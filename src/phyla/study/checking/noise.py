@@ -205,7 +205,8 @@ def _advice(noise: Noise) -> Iterable[str]:
         )
         if reports <= min(selection.trial_steps, MOST_REPORTS):
             text = (
-                f"{text}, as does fitness=phyla.MeanOfLast({reports}) with as many reports near the end of a trial"
+                f"{text}, as does fitness=phyla.strategies.MeanOfLast({reports}) with as many reports near the "
+                "end of a trial"
             )
         yield text
     elif steps is None:
