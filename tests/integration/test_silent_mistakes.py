@@ -202,6 +202,16 @@ def test_a_parameter_of_fresh_starts_only_is_read(tmp_path: Path) -> None:
     assert warnings_of(run(tmp_path, "run", write(tmp_path, body, total=100), "--workers", "0")[1]) == []
 
 
+def test_a_parameter_that_only_activates_another_has_an_effect(tmp_path: Path) -> None:
+    """Also if it has the other value in each trial."""
+    file = write(tmp_path, GOOD.replace(' + trial.params["momentum"]', ' + trial.params.get("momentum", 0)'))
+    space = '"nesterov": phyla.Choice(VALUES), "momentum": phyla.Float(0.1, 1.0, when={"nesterov": True})'
+    text = file.read_text().replace('"momentum": phyla.Float(0.1, 1.0)', space).replace('"first"', "sys.argv[1]")
+    for name, values in (("both", "[True, False]"), ("one", "[True, False], initial=[False]")):
+        file.write_text(text.replace("VALUES", values))
+        assert warnings_of(run(tmp_path, "run", file, "--workers", "0", "--", name)[1]) == []
+
+
 def test_a_state_kept_in_memory_is_a_source(tmp_path: Path) -> None:
     body = GOOD.replace(
         "trial.source else 0", "trial.cached_state is None and trial.source else trial.cached_state or 0"

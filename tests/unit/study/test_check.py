@@ -179,6 +179,25 @@ def test_a_parameter_that_is_not_read_is_told(tmp_path: Path) -> None:
     check_facts(told["momentum"].text, "12 steps")
 
 
+def test_a_parameter_that_only_activates_another_is_not_told_to_be_unread(tmp_path: Path) -> None:
+    space = phyla.Space(
+        lr=phyla.Float(1e-3, 1e-1, log=True),
+        clip=phyla.Choice([True, False]),
+        clip_at=phyla.Float(10.0, 20.0, when={"clip": True}),
+    )
+
+    def train(trial: phyla.Trial) -> None:
+        if trial.params.get("clip_at", 10.0) >= 10.0:
+            make("parameter never read")(trial)
+
+    told = found(train, tmp_path / "home", space=space)
+    assert {name: told[name].verdict for name in ("lr", "clip", "clip_at")} == {
+        "lr": "ok",
+        "clip": "not known",
+        "clip_at": "not known",
+    }
+
+
 def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
     correct = make()
 

@@ -323,7 +323,8 @@ class Verdicts(Evidence):
         change = f"{name} from {_literal(self.params[name])} to {tried}"
         if facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
-        if name in self.half.unread and name in self.resumed.unread:
+        deciding = any(name in (other.when or ()) for other in self.study.rules.space.parameters.values())
+        if name in self.half.unread and name in self.resumed.unread and not deciding:
             # Training may read it only in some steps, such as at the end of an epoch; longer trials show that.
             text = f"{change} changes nothing: training does not read it in {2 * k} steps"
             return Checked("parameter", "warn", text, f"use trial.params[{name!r}], or leave it out of the space")

@@ -129,7 +129,9 @@ def _parameters_unread(facts: _Facts) -> Iterator[Finding]:
     for trial, noticed in facts.noticed:
         for name in trial.params:
             unread[name] = unread.get(name, True) and name in noticed.get("unread", ())
-    names = [name for name, never in unread.items() if never]
+    # Those that decide which others are active take effect through these.
+    deciding = {name for entry in facts.config["space"]["parameters"] for name in entry["when"] or ()}
+    names = [name for name, never in unread.items() if never and f"/{name}" not in deciding]
     if not names:
         return
     one = len(names) == 1
