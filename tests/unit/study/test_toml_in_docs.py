@@ -37,7 +37,7 @@ def test_a_part_of_a_study_file_can_be_put_into_one(
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "rules.py").write_text("def small_enough(params):\n    return True\n")
     whole = dict(blocks(PAGES[0], "toml"))["study.toml"]
-    if "[space" in part:
+    if "[space.opt]" in part:
         whole = whole.replace('"{lr}"', '"{opt/lr}"')
     text = edited(whole, part)
     assert all(line in text for line in part.splitlines())
