@@ -78,16 +78,17 @@ class Kept:
         return [(row.progress, dict(row.values)) for row in rows]
 
 
-def watch(tmp_path: Path, tracker: Kept, *tasks: phyla.EvalTask) -> None:
+def watch(tmp_path: Path, tracker: Kept, *tasks: phyla.EvalTask) -> object:
     how: dict[str, Any] = {"format": "marker", "options": {"marker": "done"}, "home": tmp_path / "home"}
     suite = phyla.Suite("held", tasks or [value])
-    phyla.watch(tmp_path / "training", suite, name="run", following=FOLLOWING, trackers=[tracker], **how)
+    return phyla.watch(tmp_path / "training", suite, name="run", following=FOLLOWING, trackers=[tracker], **how)
 
 
 def test_each_result_is_sent_once_at_its_step(tmp_path: Path) -> None:
     tracker = Kept()
     write(tmp_path / "training", 200, 2.0)
-    watch(tmp_path, tracker)
+    watched = watch(tmp_path, tracker)
+    assert repr(watched) == "<Watched run: 1 checkpoint, evaluations: 1 complete>"
     mean = {"eval/held/value/value": 2.0, "eval/held/value/value_stderr": pytest.approx(1.0)}
     aggregate = {"eval/held/value_mean": 2.0, "eval/held/value_mean_stderr": pytest.approx(1.0)}
     assert tracker.taken() == [(200, mean | aggregate)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import SuiteOutline
+from phyla.formatting import format_count
 from phyla.machine import Reader
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
 
@@ -64,11 +65,16 @@ class WatchedRunStatus:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Watched:
     """The status of several watched runs."""
 
     standings: tuple[WatchedRunStatus, ...]
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in self.counts.items()) or "none"
+        names = ", ".join(run.name for run in self.runs)
+        return f"<Watched {names}: {format_count(self.checkpoints, 'checkpoint')}, evaluations: {states}>"
 
     @property
     def runs(self) -> tuple[StudyRecord, ...]:
