@@ -78,13 +78,13 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
 def _elect(view: View, suite: Suite, group: Group) -> list[Command]:
     """Return the commands that make a complete group the best one, if it is better by the suite's objective."""
     goal = suite.objective
-    if goal is None or goal.metric not in group.values or _differs(suite, view.group_jobs(group.id)):
+    if goal is None:
         return []
     former = view.best_group(suite.name)
     if _order(goal, group) <= (WORST if former is None else _order(goal, former)):
         return []
     locked = view.locked_group(group.id)
-    if locked is None or locked.state is not GroupState.COMPLETE:
+    if locked is None or locked.state is not GroupState.COMPLETE or _differs(suite, view.group_jobs(group.id)):
         return []
     deposed = [] if former is None else [Update(replace(former, best=False))]
     return [*deposed, Update(replace(locked, best=True))]
