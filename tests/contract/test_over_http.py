@@ -408,8 +408,10 @@ def test_a_client_reads_the_file_of_its_token_again(
             behind.revoke_token("old")
             assert store.studies() == []
             behind.revoke_token("new")
-            with raises(AccessDenied, "token"):
-                store.studies()
+            for content in (file.read_text(), ""):
+                file.write_text(content)
+                with raises(AccessDenied, "token"):
+                    store.studies()
 
 
 def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(

@@ -352,7 +352,7 @@ class Connection:
         """Return whether the file of the token has another one than was rejected; the next request sends it."""
         _, token = read_address(self._url)
         authorization = f"Bearer {token}"
-        if token is None or rejected.request.headers.get("Authorization") == authorization:
+        if not token or rejected.request.headers.get("Authorization") == authorization:
             return False
         client.headers["Authorization"] = authorization
         return True
