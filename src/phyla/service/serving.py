@@ -1,5 +1,6 @@
 """Listening: `phyla serve`."""
 
+import asyncio
 import ipaddress
 import json
 import logging
@@ -94,7 +95,8 @@ def serve_store(
 
         async def look_after_file() -> None:
             if publish is not None:
-                _publish_again(file, service)
+                # The home may be on a network disk that does not answer; requests must not wait for it.
+                await asyncio.to_thread(_publish_again, file, service)
 
         config = uvicorn.Config(
             app,
