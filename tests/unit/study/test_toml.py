@@ -431,7 +431,9 @@ def test_the_schema_describes_the_settings() -> None:
     assert all(each.get("description") for each in described["properties"].values() if "properties" not in each)
 
 
-@pytest.mark.parametrize(("setting", "place"), [("", ""), ('cwd = "sub/{seed}"', "sub/7")])
+@pytest.mark.parametrize(
+    ("setting", "place"), [("", ""), ('cwd = "sub/{seed}"', "sub/7"), ('cwd = "{{lr}}"', "{lr}")]
+)
 def test_braces_in_the_directory_of_a_file_are_no_placeholders(tmp_path: Path, setting: str, place: str) -> None:
     file = tmp_path / "{lr} {x}" / "study.toml"
     file.parent.mkdir()

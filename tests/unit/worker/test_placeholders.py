@@ -101,9 +101,12 @@ def test_a_directory_that_matches_is_the_source_if_no_file_does(tmp_path: Path) 
         (tmp_path / name).mkdir()
         os.utime(tmp_path / name, (5, 5))
     (tmp_path / "README.md").touch()
+    (tmp_path / "checkpoint-last").symlink_to("checkpoint-15")
     values = {"source": str(tmp_path)}
     assert fill("{source:checkpoint-*}", values) == str(tmp_path / "checkpoint-10")
     assert fill("{source:*}", values) == str(tmp_path / "README.md")
+    with raises(ConfigurationError, "checkpoint-10"):
+        fill("{source:*-last}", values)
 
 
 def parsed(override: str) -> tuple[str, Any]:
@@ -229,7 +232,8 @@ def test_braces_in_the_name_of_a_directory_are_no_placeholders(
     command.check_program()
     places = [command, phyla.Command(["sh"], cwd=folder), dataclasses.replace(command)]
     assert [fill(str(one.cwd), {"lr": "0.1"}) for one in places] == [str(folder)] * 3
-    assert fill(str(phyla.Command(["sh"], cwd="sub/{lr}").cwd), {"lr": "0.1"}) == str(folder / "sub/0.1")
+    for text, place in (("sub/{lr}", "sub/0.1"), ("{{lr}}/{lr}", "{lr}/0.1")):
+        assert fill(str(phyla.Command(["sh"], cwd=text).cwd), {"lr": "0.1"}) == str(folder / place)
     before = command.digest()
     (folder / "train.sh").write_text("b")
     assert command.digest() != before

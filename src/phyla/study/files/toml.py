@@ -162,8 +162,8 @@ ARGUMENTS = Kind("a list of texts, perhaps with lists in it", LIST.fits, {"$ref"
 
 def _working_directory(value: str, where: Where) -> str:
     """Return where a command runs; only the text of the file may have placeholders."""
-    base = placeholders.escape(str(where.file.parent.absolute()))
-    return value if value.startswith("{") else str(Path(base) / locate_errors(where, Path(value).expanduser))
+    folder = str(locate_errors(where, Path(value).expanduser))
+    return str(locate_errors(where, placeholders.locate, folder, where.file.parent.absolute()))
 
 
 @cache

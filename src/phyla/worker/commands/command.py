@@ -211,9 +211,7 @@ def _template(cwd: str | Path | None) -> str:
     """Return an absolute directory as a text with placeholders."""
     if isinstance(cwd, Path):
         return placeholders.escape(str(cwd.absolute()))
-    if cwd and cwd.startswith("{"):
-        return cwd
-    return str(Path(placeholders.escape(str(Path.cwd())), cwd or ""))
+    return placeholders.locate(cwd or "", Path.cwd())
 
 
 def _check_pattern(name: str, pattern: object) -> None:

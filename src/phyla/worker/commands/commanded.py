@@ -115,8 +115,8 @@ class Run:
         Raises:
             CommandFailed: it cannot start, takes too long, is killed by a signal, or exits with a status other
             than 0 and 75. GivenBack: its exit status is 75. MetricsUnreadable: a line of its metrics is invalid.
-            NoCheckpoint: it left nothing in `{save_to}`. ConfigurationError: a value is absent, or the source has
-            no file that matches.
+            NoCheckpoint: it left nothing in `{save_to}`. ConfigurationError: a value is absent, or nothing in the
+            source matches.
         """
         command = self.command
         try:

@@ -133,10 +133,17 @@ def escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def locate(folder: str, base: Path) -> str:
+    """Return a text with placeholders for a directory, below `base` if it is relative."""
+    if isinstance(next(parts(folder), None), Field):
+        return folder
+    return str(Path(escape(str(base)), folder))
+
+
 def fill(text: str, values: Mapping[str, str | None], quote: Callable[[str], str] = str) -> str:
     """Return a text with its placeholders filled in; `Absent` if a value is absent in this trial.
 
-    The text may be in a language, such as that of globs; `quote` writes a value in it.
+    `quote` escapes a value for the syntax of the text, such as that of globs.
     """
     done = []
     for part in parts(text):
@@ -170,15 +177,15 @@ def newest(folder: Path, pattern: str) -> Path:
     """Return the file that matches and was written last; if no file matches, such a directory.
 
     Raises:
-        ConfigurationError: none matches; the message lists the files.
+        ConfigurationError: nothing matches; the message lists the files.
     """
     there = [path for path in sorted(folder.glob(pattern)) if path.name != MANIFEST_NAME]
-    if there:
-        return max([path for path in there if path.is_file()] or there, key=age)
+    if found := [path for path in there if path.is_file()] or [path for path in there if path.is_dir()]:
+        return max(found, key=age)
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
     listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     raise ConfigurationError(
-        f"no file matches {Field('source', pattern)}: the checkpoint to load from has {listing}; change the "
+        f"nothing matches {Field('source', pattern)}: the checkpoint to load from has {listing}; change the "
         f"pattern, or save such a file into {{save_to}} (it is in {folder})"
     )
 
