@@ -121,9 +121,9 @@ def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
 
 
 def test_a_worker_that_asks_for_more_than_any_node_has_says_for_what_it_waits(pools: Pools) -> None:
-    pool = pools.start(workers=1, gpus=64)
+    pool = pools.start(workers=1, gpus=64, memory_mb=2048)
     assert pools.launcher.outcomes(pool) == {"queued": 1}
-    assert pools.launcher.reasons(pool) == {"no node has CPU 1, GPU 64": 1}
+    assert pools.launcher.reasons(pool) == {"without a node that has CPU 1, GPU 64, memory 2.0 GiB": 1}
 
 
 def test_a_cluster_that_is_frozen_is_named(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.formatting import size
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
 from phyla.launchers.ray_calls import ray_calls, with_parent
 from phyla.settings import RAY_ADDRESS, RAY_BUNDLE, child_environment, ray_address
@@ -145,8 +146,9 @@ def _waiting(address: str, pool: Pool, answer_s: float) -> list[str]:
         waiting = ray.wait(answers, num_returns=len(answers), timeout=answer_s)[1] if answers else []
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fits = any(all(node.get(name, 0) >= amount for name, amount in reserved.items()) for node in nodes)
-        wanted = ", ".join(f"{name} {amount:g}" for name, amount in reserved.items() if amount)
-        return ["" if fits else f"no node has {wanted}"] * len(waiting)
+        amounts = {name: size(int(it)) if name == "memory" else f"{it:g}" for name, it in reserved.items() if it}
+        wanted = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+        return ["" if fits else f"without a node that has {wanted}"] * len(waiting)
 
 
 def _start(address: str, pool: Pool, host: str) -> None:
