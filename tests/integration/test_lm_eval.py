@@ -356,13 +356,14 @@ load("nameless")
 load("whole")
 load("whole", pretrained="other")
 load("adapter", model="vllm")
+load("adapter", model="huggingface")
 """
 
 
 def test_an_adapter_is_loaded_on_its_base_model(tmp_path: Path) -> None:
     done = forked.run(["-c", ADAPTERS], cwd=tmp_path, frameworks=True, env=environment())
     assert done.returncode == 0, done.stderr
-    usual, chosen, named, nameless, whole, replaced, other = done.stdout.splitlines()
+    usual, chosen, named, nameless, whole, replaced, other, long_name = done.stdout.splitlines()
     adapter = {"pretrained": "base", "peft": "adapter", "tokenizer": "adapter"}
     assert json.loads(usual) == {**adapter, "dtype": "float32"}
     assert json.loads(chosen) == {**adapter, "pretrained": "other", "tokenizer": "own"}
@@ -371,6 +372,7 @@ def test_an_adapter_is_loaded_on_its_base_model(tmp_path: Path) -> None:
     assert json.loads(whole) == {"pretrained": "whole"}
     check_facts(replaced, "'pretrained'", "each checkpoint")
     assert json.loads(other) == {"pretrained": "adapter"}
+    assert json.loads(long_name) == adapter
 
 
 def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:

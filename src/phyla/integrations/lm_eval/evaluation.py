@@ -67,11 +67,12 @@ class LoadModel:
 
     def _places(self, path: Path) -> dict[str, str]:
         """Return the arguments that say where the model is: an adapter, as of LoRA, needs its base model."""
-        if not self.model.startswith("hf") or not _is_adapter(path):
+        if not _is_of_transformers(self.model) or not _is_adapter(path):
             if "pretrained" in self.model_args:
                 raise EvaluationError(
                     "model_args has 'pretrained', which would be evaluated in place of each checkpoint: leave it "
-                    "out; it names the base model of adapters, and this checkpoint has no adapter_config.json"
+                    f"out. Only for an adapter (a checkpoint with {_ADAPTER}, but without config.json) does it "
+                    "name the base model, and only with a model class of Hugging Face"
                 )
             return {"pretrained": str(path)}
         base = self.model_args.get("pretrained")
@@ -89,9 +90,14 @@ def _is_adapter(path: Path) -> bool:
     return (path / _ADAPTER).exists() and not (path / "config.json").exists()
 
 
+def _is_of_transformers(model: str) -> bool:
+    """Return whether a model class of the harness, by its name, is one of those for Hugging Face's models."""
+    return model.startswith(("hf", "huggingface"))
+
+
 def _device(model: str) -> str | None:
     """Return the device of this machine, where the harness would insist on CUDA."""
-    if not model.startswith("hf"):
+    if not _is_of_transformers(model):
         return None
     import torch
 

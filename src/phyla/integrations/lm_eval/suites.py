@@ -40,10 +40,10 @@ def suite(
     Args:
         tasks: names of tasks, groups or tags, as on the harness's command line; `*` stands for any characters.
         name: name of the suite.
-        model: name of the harness's model class, which is called with `pretrained=` the checkpoint's path. An
-            adapter of PEFT is `peft=` of the classes of Hugging Face, on the base model that it names.
-        model_args: its other arguments, such as `{"dtype": "bfloat16"}`; `pretrained` is another base model
-            for adapters.
+        model: name of the harness's model class, which is called with `pretrained=` the checkpoint's path. The
+            classes of Hugging Face get an adapter of PEFT as `peft=`, and its base model as `pretrained=`.
+        model_args: its other arguments, such as `{"dtype": "bfloat16"}`. `pretrained` replaces the base model that
+            adapters name.
         batch_size: a number, or `"auto"`.
         device: such as "cuda:0"; by default a GPU if there is one.
         limit: only this many documents of each task, or below 1 this share of them; None for all.
