@@ -108,7 +108,7 @@ class LocalCheckpoints:
                 self.check_owner()
                 if staging.is_dir():
                     raise
-                why = f"{staging} was removed while it was committed"
+                why = f"{staging} was removed during its commit; write into it, and never remove or replace it"
                 raise CheckpointMissing(f"checkpoint {name}: {why}") from None
         self._manifest_begun.discard(name)
         return manifest

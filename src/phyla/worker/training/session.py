@@ -387,7 +387,7 @@ def unusable_start(
 
 def _whole(step: Any) -> int:
     """Return a step as an int, whatever the type of the number."""
-    problem = f"report(step={brief(step)}): the age of the weights is a whole number below 2**63"
+    problem = f"report(step={brief(step)}): give the age of the weights, a whole number below 2**63"
     try:
         number = int(step)
     except (TypeError, ValueError, OverflowError):
