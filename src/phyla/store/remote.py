@@ -350,6 +350,8 @@ class Connection:
 
     def _takes_new_token(self, client: "httpx.Client", rejected: "httpx.Response") -> bool:
         """Return whether the file of the token has another one than was rejected; the next request sends it."""
+        if os.environ.get("PHYLA_TOKEN"):  # the same as before, unless this process changed it for another store
+            return False
         _, token = read_address(self._url)
         authorization = f"Bearer {token}"
         if not token or rejected.request.headers.get("Authorization") == authorization:
