@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -191,13 +192,7 @@ class Kubernetes(Launcher):
         _kubectl(pool, "apply", "--filename=-", stdin=text)
 
     def alive(self, pool: Pool) -> int:
-        resource = _get(pool)
-        if not resource or _has_ended(resource):
-            return 0
-        spec, status = resource["spec"], resource.get("status", {})
-        # Once a worker of a Job has exited with its work done, the Job starts no more workers.
-        last = status.get("active", 0) if status.get("succeeded") else None
-        return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
+        return _count(_get(pool))
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Delete the Job or Deployment and wait for its pods, which get at most the time of the option `grace`."""
@@ -211,10 +206,20 @@ class Kubernetes(Launcher):
         _kubectl(pool, *ends, f"--timeout={CALL_S:g}s", wait_s=CALL_S)
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return the cluster's status of a Job; a Deployment always restarts its workers."""
-        status = (_get(pool) or {}).get("status", {})
+        """Return the cluster's status of a Job or Deployment; the latter always restarts its workers."""
+        resource = _get(pool) or {}
+        status = resource.get("status", {})
         known = {"completed": status.get("succeeded"), "failed": status.get("failed")}
+        # Kubernetes leaves out the counts of a Deployment that are 0.
+        ready = status.get("ready", status.get("readyReplicas", 0 if "observedGeneration" in status else None))
+        if ready is not None:
+            known["queued"] = max(0, _count(resource) - ready)
         return {how: count for how, count in known.items() if count}
+
+    def reasons(self, pool: Pool) -> Mapping[str, int]:
+        """Return why containers do not start, such as `ImagePullBackOff`, or what the scheduler says."""
+        pods = json.loads(_kubectl(pool, "get", "pods", _selector(pool), "--output=json"))["items"]
+        return Counter(filter(None, (_reason(pod.get("status", {})) for pod in pods)))
 
     def logs(self, pool: Pool) -> str:
         return _command(pool, "logs", "--prefix", "--tail=-1", _selector(pool))
@@ -224,6 +229,27 @@ def _get(pool: Pool) -> Any:
     """Return the pool's Job or Deployment as the cluster has it; None if there is none."""
     text = _kubectl(pool, "get", _kind(pool), _name(pool), "--ignore-not-found", "--output=json")
     return json.loads(text) if text.strip() else None
+
+
+def _count(resource: Any) -> int:
+    """Return how many workers a Job or Deployment has, or will have once it has started them."""
+    if not resource or _has_ended(resource):
+        return 0
+    spec, status = resource["spec"], resource.get("status", {})
+    # Once a worker of a Job has exited with its work done, the Job starts no more workers.
+    last = status.get("active", 0) if status.get("succeeded") else None
+    return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
+
+
+def _reason(status: Any) -> str | None:
+    """Return why a pod does not run, if the cluster has told."""
+    for container in status.get("containerStatuses", ()):
+        if waiting := container.get("state", {}).get("waiting"):
+            return str(waiting.get("reason"))
+    for condition in status.get("conditions", ()):
+        if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+            return str(condition.get("message", condition.get("reason")))
+    return None
 
 
 def _has_ended(resource: Any) -> bool:

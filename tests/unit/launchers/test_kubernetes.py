@@ -35,6 +35,8 @@ objects = json.loads(store.read_text()) if store.exists() else {}
 if words[0] == "apply":
     given = json.load(sys.stdin)
     objects["/".join((given["kind"].lower(), given["metadata"]["name"]))] = given
+elif words[:2] == ["get", "pods"]:
+    print(json.dumps({"items": objects.get("pods", [])}))
 elif words[0] == "get" and "/".join(words[1:3]) in objects:
     print(json.dumps(objects["/".join(words[1:3])]))
 elif words[0] == "delete":
@@ -65,10 +67,11 @@ class Cluster:
         found: dict[str, Any] = json.loads(self.store.read_text())
         return found
 
-    def becomes(self, status: dict[str, Any]) -> None:
-        objects = self.objects()
-        (name,) = objects
-        self.store.write_text(json.dumps({name: {**objects[name], "status": status}}))
+    def becomes(self, status: dict[str, Any], *pods: dict[str, Any]) -> None:
+        """Give the only Job or Deployment a status, and make pods of these statuses."""
+        (name, made), *_ = self.objects().items()
+        objects = {name: {**made, "status": status}, "pods": [{"status": pod} for pod in pods]}
+        self.store.write_text(json.dumps(objects))
 
 
 @pytest.fixture
@@ -246,7 +249,10 @@ def test_pools_of_the_same_name_are_apart(tmp_path: Path, launcher: Launcher, cl
     [
         ({}, 8, {}),
         ({"active": 5, "failed": 3}, 8, {"failed": 3}),  # their successors are to come
+        ({"active": 5, "ready": 4, "failed": 3}, 8, {"failed": 3, "queued": 4}),
+        ({"active": 8, "ready": 8}, 8, {}),
         ({"active": 5, "succeeded": 3}, 5, {"completed": 3}),  # the work is done: there are no successors
+        ({"active": 5, "ready": 5, "succeeded": 3}, 5, {"completed": 3}),
         (
             {"active": 0, "succeeded": 8, "conditions": [{"type": "Complete", "status": "True"}]},
             0,
@@ -274,8 +280,28 @@ def test_who_is_alive_and_how_others_ended(
 def test_a_deployment_has_as_many_as_it_says(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
     pool = make(tmp_path, options={"kind": "deployment"})
     launcher.start(pool)
-    cluster.becomes({"readyReplicas": 3})
-    assert launcher.alive(pool) == 8
+    assert (launcher.alive(pool), launcher.outcomes(pool)) == (8, {})
+    cluster.becomes({"observedGeneration": 1})  # it leaves out what is 0
+    assert (launcher.alive(pool), launcher.outcomes(pool)) == (8, {"queued": 8})
+    cluster.becomes({"observedGeneration": 1, "readyReplicas": 3})
+    assert (launcher.alive(pool), launcher.outcomes(pool)) == (8, {"queued": 5})
+
+
+def test_why_pods_do_not_run_is_told(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
+    pool = make(tmp_path, workers=5)
+    launcher.start(pool)
+    full = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": full}
+    cluster.becomes(
+        {"active": 5, "ready": 1},
+        {"phase": "Pending", "conditions": [unplaced]},
+        {"phase": "Pending", "conditions": [unplaced]},
+        {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+        {"phase": "Pending"},
+        {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]},
+    )
+    assert launcher.outcomes(pool) == {"queued": 4}
+    assert launcher.reasons(pool) == {full: 2, "ImagePullBackOff": 1}
 
 
 def test_a_job_that_has_ended_is_made_again(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
