@@ -52,7 +52,7 @@ def up(
     all are completed.
     """
     from phyla.launchers import launcher_named
-    from phyla.launchers.pools import start_pool
+    from phyla.launchers.pools import list_reasons, start_pool
 
     for file in files:
         if not file.is_file():
@@ -70,7 +70,7 @@ def up(
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")
     alive = f"{where.alive(pool)} of {format_count(workers, 'worker')} alive"
-    alive += f", {queued} of them queued{_list_reasons(where.reasons(pool))}" if queued else ""
+    alive += f", {queued} of them queued{list_reasons(where.reasons(pool))}" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
     print("if a study is absent, stopped or failed, the workers wait until phyla run or phyla watch starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
@@ -109,6 +109,8 @@ def workers(
     as_json: options.AsJson = False,
 ) -> None:
     """List pools of workers: where they run, how many are alive, their files, and the last lines of their logs."""
+    from phyla.launchers.pools import list_reasons
+
     places = options.places(ctx)
     rows = [_row(places.pools / name, placed) for name, placed in _find_pools(places, pool).items()]
     if as_json:
@@ -125,7 +127,7 @@ def workers(
                 row["launcher"],
                 "/".join("?" if row[count] is None else str(row[count]) for count in ("alive", "workers")),
                 ", ".join(
-                    f"{count} {state}" + (_list_reasons(row["reasons"]) if state == "queued" else "")
+                    f"{count} {state}" + (list_reasons(row["reasons"]) if state == "queued" else "")
                     for state, count in (row["states"] or {}).items()
                 ),
                 " ".join(row["files"]),
@@ -137,11 +139,6 @@ def workers(
     for row in rows:
         for log, line in row["last_lines"].items():
             print(f"{row['pool']} {log}: {line}")
-
-
-def _list_reasons(reasons: Mapping[str, int]) -> str:
-    """Return why workers are queued, in parentheses."""
-    return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.items())})" if reasons else ""
 
 
 def _row(folder: Path, pool: "Pool | ConfigurationError") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -60,6 +60,11 @@ def newest_logs(folder: Path) -> list[Path]:
 def last_lines(folder: Path) -> dict[str, str]:
     """Return the last lines of the newest logs of a pool, by the names of the logs."""
     return {log.name: tail(log).rpartition("\n")[2] for log in newest_logs(folder)[:3]}
+
+
+def list_reasons(reasons: Mapping[str, int]) -> str:
+    """Return why workers are queued, in parentheses."""
+    return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.items())})" if reasons else ""
 
 
 def start_pool(pool: Pool) -> None:
@@ -170,6 +175,7 @@ class PoolRun:
         self._attending = False
         self._lost = 0
         self._done = 0
+        self._told: set[str] = set()
         self._next_look = time.monotonic()
         self._pause_s = LOOK_S[0]
 
@@ -257,10 +263,22 @@ class PoolRun:
             self._done = done
         if self._lost:
             self.on_loss()
+        if self._pause_s == most_s:  # the pool is as it was for a while
+            self._tell_queued()
         if self._lost >= max(LOST, 3 * self.pool.workers):
             problem = f"{self._lost} workers of pool {self.pool.name!r} ended without progress"
             self.client.give_up(f"{problem}{self._last_words()}")
             raise StudyFailed(f"{problem}{self._last_words()}")
+
+    def _tell_queued(self) -> None:
+        """Warn of workers that are queued, once for each reason."""
+        launcher = launcher_named(self.pool.launcher)
+        if queued := launcher.outcomes(self.pool).get("queued"):
+            reasons = launcher.reasons(self.pool)
+            if not (found := set(reasons) or {""}) <= self._told:
+                self._told |= found
+                workers = format_count(self.pool.workers, "worker")
+                LOG.warning("%s of %s queued%s", queued, workers, list_reasons(reasons))
 
     def _last_words(self) -> str:
         for log in newest_logs(self.pool.folder):
