@@ -15,6 +15,7 @@ import forked
 import phyla
 from command_line import Phyla
 from facts import check_facts, raises
+from failing_disk import without_rights
 from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointStorageFailed, StateError
 from phyla.settings import child_environment
@@ -45,6 +46,16 @@ def made(home: Path, name: str = "doomed") -> phyla.Study:
     strategy = phyla.PBT(population_size=MEMBERS, steps_per_trial=1, total_steps=TRIALS)
     return phyla.Study(name, {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("x"), strategy, train, home=home,
                        suites=[SUITE], retention=phyla.Retention(every_steps=2))  # fmt: skip
+
+
+OVERWRITES = """
+import phyla
+
+def train(trial): ...
+
+study = phyla.Study("doomed", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("x"),
+                    phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3), train)
+"""
 
 
 def left(home: Path) -> list[str]:
@@ -130,6 +141,28 @@ def test_what_cannot_be_deleted_stays_known_until_it_is(
         made(tmp_path).run(overwrite=True)
     assert "deleted doomed: " in cli(*words)
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("delete", "doomed", "--yes", "doomed"), ("run", "study.py", "--overwrite", "doomed")]
+)
+@pytest.mark.parametrize("what", ["checkpoints/doomed", "work/doomed", "logs"])
+def test_without_rights_nothing_is_deleted(tmp_path: Path, what: str, words: tuple[str, ...], cli: Phyla) -> None:
+    home = tmp_path / "home"
+    made(home).run(workers=0)
+    (home / "logs/doomed").mkdir(parents=True, exist_ok=True)
+    before = left(home)
+    (home / what).chmod(0o500)
+    (tmp_path / "study.py").write_text(OVERWRITES)
+    environment = child_environment({"PHYLA_HOME": str(home)})
+    done = forked.run(["-m", "phyla.cli", *words], cwd=tmp_path, env=environment, first=without_rights)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    check_facts(done.stderr, "was not deleted", home / what)
+    assert {*before} <= {*left(home)}
+    assert phyla.load_study("doomed", home=home).state == "completed"
+    (home / what).chmod(0o700)
+    assert "deleted doomed: " in cli("delete", "doomed", "--home", home, "--yes", "doomed")
+    assert left(home) == []
 
 
 def test_what_others_remove_meanwhile_does_not_fail_a_deletion(

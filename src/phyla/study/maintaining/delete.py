@@ -80,7 +80,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     The texts that are returned say what was left alone, and why.
 
     Raises:
-        CheckpointStorageFailed: files of its own cannot be deleted; deleting it again finishes.
+        CheckpointStorageFailed: files of its own cannot be deleted; if only some were, deleting it again finishes.
     """
     from phyla.watcher import lock
     from phyla.worker import Launch
@@ -152,12 +152,31 @@ def overwrite(study: Declared) -> Places:
     return study.places.like(record.config)
 
 
+def _refuse_without_rights(store: "Store", record: StudyRecord, places: Places) -> None:
+    """Raise `CheckpointStorageFailed` if this user may not delete the files of a study."""
+    folders = _folders(store, record, places)
+    changed = [*folders, *(folder.parent for folder in folders if folder.is_dir())]
+    if record.kind is StudyKind.POPULATION:
+        root = places.checkpoints(record.name, record.config)
+        with contextlib.suppress(CheckpointsAbsent):  # then they stay
+            open_checkpoints(store, record.name, root).check_owner()
+            changed += [root] if isinstance(root, Path) else []
+    locked = {str(folder) for folder in changed if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)}
+    if locked:
+        raise CheckpointStorageFailed(
+            f"study {record.name!r} was not deleted: user {os.geteuid()} may not delete files in "
+            f"{join_names(sorted(locked))}. Ask their owner for the permission, or to delete the study"
+        )
+
+
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
     """Delete the files of a study; return what stays because it is not the study's own.
 
     Raises:
         CheckpointStorageFailed: files of its own cannot be deleted.
     """
+    if record.state is not StudyState.DELETING:
+        _refuse_without_rights(store, record, places)
     records_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     belongings, leftovers, failed = _belongings(store, record, places), list[str](), list[str]()
