@@ -99,6 +99,11 @@ def token() -> str | None:
         raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: cannot be read: {error}") from error
 
 
+def has_token_in_variable() -> bool:
+    """Return whether the token is in a variable, and so the same as long as this process runs."""
+    return bool(os.environ.get("PHYLA_TOKEN", "").strip())
+
+
 def token_in(file: Path) -> str:
     """Return the token that a file has.
 

@@ -350,7 +350,7 @@ class Connection:
 
     def _takes_new_token(self, client: "httpx.Client", rejected: "httpx.Response") -> bool:
         """Return whether the file of the token has another one than was rejected; the next request sends it."""
-        if os.environ.get("PHYLA_TOKEN"):  # the same as before, unless this process changed it for another store
+        if settings.has_token_in_variable():
             return False
         _, token = read_address(self._url)
         authorization = f"Bearer {token}"
