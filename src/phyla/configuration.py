@@ -176,8 +176,15 @@ def _compare(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     return {
         name: (before.get(name), after.get(name))
         for name in [*before, *(name for name in after if name not in before)]
-        if _portable(before.get(name)) != _portable(after.get(name)) and not name.endswith(".cwd")
+        if not _alike(_portable(before.get(name)), _portable(after.get(name))) and not name.endswith(".cwd")
     }
+
+
+def _alike(old: Json, new: Json) -> bool:
+    """Whether two settings are equal as spaces compare values: 1 is 1.0, but True is not 1."""
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_alike, old, new))
+    return old == new and isinstance(old, bool) == isinstance(new, bool)
 
 
 def _portable(value: Json) -> Json:

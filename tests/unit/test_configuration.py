@@ -285,6 +285,16 @@ CHANGES: dict[str, tuple[JsonObject, JsonObject, dict[str, tuple[Json, Json]]]] 
         config(space=Space({"lr": LR, "kind": Choice(["a", "b", "c"])})),
         {"space.parameters.kind.values": (["a", "b"], ["a", "b", "c"])},
     ),
+    "truth values in place of numbers": (
+        config(space=Space({"lr": LR, "flag": Choice([0, 1])})),
+        config(space=Space({"lr": LR, "flag": Choice([False, True])})),
+        {"space.parameters.flag.values": ([0, 1], [False, True])},
+    ),
+    "floats in place of integers": (
+        config(space=Space({"lr": LR, "size": Choice([1, 2])})),
+        config(space=Space({"lr": LR, "size": Choice([1.0, 2.0])})),
+        {},
+    ),
     "the first hyperparameters": (
         config(),
         config(space=Space({"lr": LR}, initial=[{"lr": 0.5}])),
