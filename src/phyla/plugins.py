@@ -239,7 +239,7 @@ def reference(target: Callable[..., Any]) -> str:
     if not study_modules.is_study_file(module):
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
+    if file is None or not Path(file).is_file():  # `python - < file` names "<stdin>", `python <(...)` a pipe
         raise NotImportable(
             f"{name} was defined in a notebook or an interactive session, where a worker process cannot find it; "
             f"move it into a file (in a notebook: %%writefile my_training.py, then `from my_training import "

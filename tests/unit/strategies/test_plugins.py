@@ -1,6 +1,7 @@
 """Built-in strategies and rules are plug-ins like a stranger's: registered by name, and stored under it."""
 
 import re
+import sys
 from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -77,3 +78,15 @@ def test_a_plugin_whose_package_is_broken_matters_only_when_it_is_named(
                 use()
     finally:
         plugins._names.cache_clear()
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "/dev/fd/63", None], ids=["standard input", "pipe", "no file"])
+def test_a_function_without_a_file_has_no_name_for_workers(
+    file: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> None: ...
+
+    train.__module__, train.__qualname__ = "__main__", "train"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
+    with raises(NotImportable, "train", "workers=0"):
+        plugins.reference(train)
