@@ -65,7 +65,7 @@ class StudyChanges:
                 raise ConfigurationError(
                     f"the study cannot grow to {strategy.population_size} members: all {active} have trained "
                     f"{beside.progress} steps, and new members start at the progress of the others, so "
-                    f"they would have nothing to train;  raise total_steps above {beside.progress}, too"
+                    f"they would have nothing to train; raise total_steps above {beside.progress}, too"
                 )
             for number in range(strategy.population_size - active):
                 tx.apply(machine.join(tx, rules, beside, number, fresh=fresh))
