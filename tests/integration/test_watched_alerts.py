@@ -228,6 +228,26 @@ def test_each_directory_without_a_checkpoint_is_named(tmp_path: Path, capsys: py
     check_facts(capsys.readouterr().err, empty)
 
 
+def test_the_same_failure_is_in_full_once_in_the_final_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @phyla.eval_task(max_attempts=1)
+    def fails(evaluation: phyla.Evaluation) -> None:
+        raise ValueError("odd data" if evaluation.checkpoint.step == 300 else "no data")
+
+    for at in (100, 200, 300):
+        write(tmp_path / "run", at, 0.5)
+    following = phyla.Following(once=True)
+    how: dict[str, Any] = {"format": "marker", "options": {"marker": "done"}, "home": tmp_path / "home"}
+    watched = phyla.watch(tmp_path / "run", Suite("s", [fails]), following=following, **how)
+    capsys.readouterr()
+    assert finish(watched) == 1
+    output = capsys.readouterr().out
+    assert (output.count("no data"), output.count("odd data")) == (1, 1)
+    (same,) = (line for line in output.splitlines() if line.endswith("step-100"))
+    assert "step-200" in same
+
+
 @pytest.mark.parametrize(
     ("command", "message"), [("no-such-program -x", "no program 'no-such-program'"), ("'", "split")]
 )

@@ -23,6 +23,7 @@ from phyla.terminal import show as print
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.study import Results, Study, Watched
+    from phyla.study.results.watched_runs import Missing
     from phyla.study.watching.plan import Planned
 
 DAMAGED_SHOWN = 5
@@ -480,6 +481,17 @@ def _print_unrecognized(directories: Iterable[str]) -> None:
         )
 
 
+def _missing_rows(missing: "Iterable[Missing]") -> Iterator[tuple[object, ...]]:
+    """Yield a row for each missing evaluation; each failure is in full once, as it may be long."""
+    full: dict[tuple[str, str | None, str], str] = {}
+    for lacking in missing:
+        name, why = escape_name(lacking.seen.name), summarize_error(lacking.why)
+        first = full.setdefault((lacking.run, lacking.suite, why), name)
+        if lacking.state == "partial" and first != name:
+            why = f"as {first}"
+        yield lacking.run, name, step(lacking.seen.step), lacking.suite, lacking.state, why
+
+
 def finish(watched: "Watched") -> int:
     """Print the outcome of a watch, and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
@@ -493,17 +505,7 @@ def finish(watched: "Watched") -> int:
     _print_unrecognized(empty)
     print_table(
         ("run", "checkpoint", ">step", "suite", "state", "~why"),
-        (
-            (
-                lacking.run,
-                escape_name(lacking.seen.name),
-                step(lacking.seen.step),
-                lacking.suite,
-                lacking.state,
-                summarize_error(lacking.why),
-            )
-            for lacking in missing
-        ),
+        _missing_rows(missing),
     )
     if missing:
         print(f"{format_count(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
