@@ -22,6 +22,7 @@ from facts import check_facts, raises
 from phyla import study_modules
 from phyla.errors import ConfigurationError
 from phyla.study import Checked, check
+from phyla.study.checking import experiments
 from phyla.study.checking.check import checks, steps_of
 from phyla.study.checking.checkpoint_contents import comparable_names, gap, read
 from phyla.study.checking.evidence import function_name
@@ -507,6 +508,21 @@ def test_a_trial_is_short_unless_told_otherwise(tmp_path: Path) -> None:
     assert steps_of(study_of(None, tmp_path, strategy=long)) == 10
     told = next(checks(study_of(make(), tmp_path / "home"), steps=3, workers=0)).text
     check_facts(told, "3", "6 steps")
+
+
+def test_a_long_check_notes_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "NOTED_EVERY_S", 0.0)
+    notes: list[str] = []
+    verdicts = checks(study_of(make(), tmp_path / "home"), workers=0, note=notes.append)
+    next(verdicts)
+    early = len(notes)
+    assert early
+    assert "1 trial" in " ".join(notes)
+    list(verdicts)
+    counts = [int(re.findall(r"\d+", note)[0]) for note in notes]
+    assert len(counts) > early
+    assert counts == sorted(counts)
+    assert counts[-1] > 12
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, digests, scan
 from phyla.errors import CheckpointError, SpaceError, StudyFailed
+from phyla.formatting import duration, format_count
 from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, Phase, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy, Wait
@@ -32,6 +34,8 @@ MEASURED_AT_LEAST = 2
 LEAST_MEASURING_S = 2.0
 UNNOTED = 3
 """This many experiments, each in a process of its own, take no long time."""
+NOTED_EVERY_S = 30.0
+"""Seconds between notes on how far the experiments are; a verdict may need many of them."""
 OUTPUT_LINES = 12
 """Lines shown of what a command that failed wrote."""
 
@@ -153,6 +157,9 @@ class Experiments:
     done: dict[str, Outcome] = field(default_factory=dict, init=False)
     measuring_s: float = field(default=0.0, init=False)
     """How long one checkpoint may be measured again and again, if that is more than `LEAST_MEASURING_S`."""
+    _began: float = field(default_factory=time.monotonic, init=False)
+    _noted: float = field(default_factory=time.monotonic, init=False)
+    _trained: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         starts, initial = self.study.declared.start_from, self.study.rules.space.initial
@@ -245,15 +252,24 @@ class Experiments:
         )
         with _silent():
             try:
-                study.run(workers=self.workers, gpus_per_worker=0, on_progress=lambda results: None)
+                study.run(workers=self.workers, gpus_per_worker=0, on_progress=self._progressed)
             except StudyFailed as error:
                 failed = str(error)
             results = study.results()
+            self._trained += results.progress(0).completed
             repository = LocalCheckpoints(home / "checkpoints" / study.name)
             for member, experiment in enumerate(wanted):
                 self.done[repr(experiment)] = self._outcome(results, repository, failed, member, experiment)
         results._store.close()
         shutil.rmtree(home, ignore_errors=True)
+
+    def _progressed(self, results: Results) -> None:
+        """Note from time to time how much has been trained."""
+        now = time.monotonic()
+        if now - self._noted >= NOTED_EVERY_S:
+            self._noted = now
+            trained = format_count(self._trained + results.progress(0).completed, "trial")
+            self.note(f"trained {trained} in {duration(now - self._began)}")
 
     def _outcome(
         self,
