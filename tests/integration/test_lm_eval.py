@@ -357,13 +357,19 @@ load("whole")
 load("whole", pretrained="other")
 load("adapter", model="vllm")
 load("adapter", model="huggingface")
+Path("model.safetensors").touch()
+load("model.safetensors")
+load("model.safetensors", model="vllm")
+Path("shards").mkdir()
+load("shards")
+load("shards", gguf_file="model.gguf")
 """
 
 
 def test_an_adapter_is_loaded_on_its_base_model(tmp_path: Path) -> None:
     done = forked.run(["-c", ADAPTERS], cwd=tmp_path, frameworks=True, env=environment())
     assert done.returncode == 0, done.stderr
-    usual, chosen, named, nameless, whole, replaced, other, long_name = done.stdout.splitlines()
+    usual, chosen, named, nameless, whole, replaced, other, long_name, *more = done.stdout.splitlines()
     adapter = {"pretrained": "base", "peft": "adapter", "tokenizer": "adapter"}
     assert json.loads(usual) == {**adapter, "dtype": "float32"}
     assert json.loads(chosen) == {**adapter, "pretrained": "other", "tokenizer": "own"}
@@ -373,6 +379,11 @@ def test_an_adapter_is_loaded_on_its_base_model(tmp_path: Path) -> None:
     check_facts(replaced, "'pretrained'", "each checkpoint")
     assert json.loads(other) == {"pretrained": "adapter"}
     assert json.loads(long_name) == adapter
+    file, file_of_other, shards, gguf = more
+    for lacking in (file, shards):
+        check_facts(lacking, "config.json", "save_pretrained", "prepare=")
+    assert json.loads(file_of_other) == {"pretrained": "model.safetensors"}
+    assert json.loads(gguf) == {"pretrained": "shards", "gguf_file": "model.gguf"}
 
 
 def test_a_suite_in_toml_is_the_same_suite(evaluated: Evaluated) -> None:

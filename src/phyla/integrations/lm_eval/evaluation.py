@@ -51,7 +51,7 @@ class LoadModel:
         """Return the model.
 
         Raises:
-            EvaluationError: the checkpoint has no tokenizer, or another model would be loaded in its place.
+            EvaluationError: the checkpoint cannot be loaded, or another model would be in its place.
         """
         from lm_eval.api.registry import get_model
 
@@ -67,12 +67,18 @@ class LoadModel:
 
     def _places(self, path: Path) -> dict[str, str]:
         """Return the arguments that say where the model is: an adapter, as of LoRA, needs its base model."""
-        if not _is_of_transformers(self.model) or not _is_adapter(path):
+        of_transformers = _is_of_transformers(self.model)
+        if not of_transformers or not _is_adapter(path):
             if "pretrained" in self.model_args:
                 raise EvaluationError(
                     "model_args has 'pretrained', which would be evaluated in place of each checkpoint: leave it "
                     f"out. Only for an adapter (a checkpoint with {_ADAPTER}, but without config.json) does it "
                     "name the base model, and only with a model class of Hugging Face"
+                )
+            if of_transformers and "gguf_file" not in self.model_args and not (path / "config.json").exists():
+                raise EvaluationError(
+                    "this checkpoint has no config.json: let training save each checkpoint, the last one too, in "
+                    "a directory of its own, as save_pretrained does; or convert them: prepare="
                 )
             return {"pretrained": str(path)}
         base = self.model_args.get("pretrained")
