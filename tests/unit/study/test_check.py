@@ -510,6 +510,24 @@ def test_a_trial_is_short_unless_told_otherwise(tmp_path: Path) -> None:
     check_facts(told, "3", "6 steps")
 
 
+def test_a_value_that_a_saved_configuration_brings_back_is_found(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        x, config = 10.0, {"rate": trial.params["lr"]}
+        if trial.source:
+            x = float(np.load(trial.source.path / "weights.npy")[0])
+            config = json.loads((trial.source.path / "adapter_config.json").read_text())
+        for _ in trial.steps():
+            x -= config["rate"] * x
+        (trial.checkpoint_dir / "adapter_config.json").write_text(json.dumps(config))
+        np.save(trial.checkpoint_dir / "weights.npy", [x])
+        trial.report(loss=x * x)
+
+    told = found(train, tmp_path / "home", space=phyla.Space(lr=phyla.Float(1e-3, 1e-1, log=True)))["lr"]
+    assert told.verdict == "FAIL"
+    check_facts(told.text, "adapter_config.json: rate")
+    check_facts(told.change, "lr", "configuration", "config=")
+
+
 def test_a_long_check_notes_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "NOTED_EVERY_S", 0.0)
     notes: list[str] = []

@@ -45,8 +45,8 @@ _SCHEDULE = (
 )
 _PERHAPS = "; if a schedule is as long as trial.end_step, give it the length of the study instead"
 _SET = (
-    "set {} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in PyTorch: "
-    "phyla.integrations.torch.keep_hyperparameters)"
+    "set {} after loading: the old value comes back with the state of an optimizer or a scheduler (in PyTorch: "
+    "phyla.integrations.torch.keep_hyperparameters), or with a configuration (in PEFT: from_pretrained(config=))"
 )
 _REMEASURE = "FromSuite({!r}, remeasure=1) evaluates donors again, with another evaluation.seed"
 
