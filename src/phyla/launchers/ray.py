@@ -146,8 +146,11 @@ def _waiting(address: str, pool: Pool, answer_s: float) -> list[str]:
         waiting = ray.wait(answers, num_returns=len(answers), timeout=answer_s)[1] if answers else []
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fits = any(all(node.get(name, 0) >= amount for name, amount in reserved.items()) for node in nodes)
-        amounts = {name: size(int(it)) if name == "memory" else f"{it:g}" for name, it in reserved.items() if it}
-        wanted = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+        wanted = ", ".join(
+            f"{name} {size(int(amount)) if name == 'memory' else f'{amount:g}'}"
+            for name, amount in reserved.items()
+            if amount
+        )
         return ["" if fits else f"without a node that has {wanted}"] * len(waiting)
 
 
