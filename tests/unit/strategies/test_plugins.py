@@ -87,6 +87,6 @@ def test_a_function_without_a_file_has_no_name_for_workers(
     def train() -> None: ...
 
     train.__module__, train.__qualname__ = "__main__", "train"
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
     with raises(NotImportable, "train", "workers=0"):
         plugins.reference(train)

@@ -40,20 +40,18 @@ def suite(
     Args:
         tasks: names of tasks, groups or tags, as on the harness's command line; `*` stands for any characters.
         name: name of the suite.
-        model: name of the harness's model class, which is called with `pretrained=` the checkpoint's path. The
-            classes of Hugging Face get an adapter of PEFT as `peft=`, and its base model as `pretrained=`.
-        model_args: its other arguments, such as `{"dtype": "bfloat16"}`. `pretrained` replaces the base model that
-            adapters name.
+        model: name of the harness's model class; its `pretrained=` is the checkpoint's path. Those of Hugging Face
+            take an adapter of PEFT as `peft=`, on the base model that it names.
+        model_args: more arguments, such as `{"dtype": "bfloat16"}`; `pretrained` is another base for adapters.
         batch_size: a number, or `"auto"`.
         device: such as "cuda:0"; by default a GPU if there is one.
         limit: only this many documents of each task, or below 1 this share of them; None for all.
-        num_fewshot: examples in the prompt; None leaves them as the task has them.
+        num_fewshot: examples in the prompt; None for the number that the task has.
         include_path: a directory of further tasks; in a TOML file it is relative to the file.
         apply_chat_template: whether prompts are made by the chat template of the tokenizer.
         shards: into how many parts the documents of a task are split over workers. Tasks stay whole whose examples
             are drawn anew for each document, and those with a metric that is not a mean over documents.
-        cluster: a field of the documents. Those that agree in it, such as questions on one text, are not
-            independent, and comparisons take that into account.
+        cluster: a field that groups dependent documents, such as questions on one text, for comparisons.
         timeout_s: seconds that one attempt at an eval task may take.
         objective: what the best checkpoint is chosen by. By default the mean of `acc`, where all tasks have it.
         policy: which checkpoints, and how soon.
