@@ -12,6 +12,7 @@ import pytest
 import forked
 from durability import TOY, check_whole, load, miscounted, run
 from effort import rarely
+from facts import check_facts
 from failing_disk import mounted
 from phyla.records import StudyState
 from phyla.settings import child_environment
@@ -185,5 +186,5 @@ def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -
         assert report.stat().st_size
         refused = phyla(read_only, home, "delete", "toy", "--yes", "toy")
     assert refused.returncode == 1
-    assert "can only be looked at" in refused.stderr
+    check_facts(refused.stderr, home / "checkpoints" / "toy", "read-only")
     assert load(home).state is StudyState.COMPLETED

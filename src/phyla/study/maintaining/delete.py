@@ -163,9 +163,11 @@ def _refuse_without_rights(store: "Store", record: StudyRecord, places: Places) 
             changed += [root] if isinstance(root, Path) else []
     locked = {str(folder) for folder in changed if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)}
     if locked:
+        why = f"user {os.geteuid()} lacks the permission. Ask their owner for it, or to delete the study"
+        if any(os.statvfs(folder).f_flag & os.ST_RDONLY for folder in locked):
+            why = "the file system is read-only. Mount it for writing"
         raise CheckpointStorageFailed(
-            f"study {record.name!r} was not deleted: user {os.geteuid()} may not delete files in "
-            f"{join_names(sorted(locked))}. Ask their owner for the permission, or to delete the study"
+            f"study {record.name!r} was not deleted: cannot delete files in {join_names(sorted(locked))}: {why}"
         )
 
 
