@@ -241,9 +241,9 @@ def reference(target: Callable[..., Any]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not Path(file).is_file():  # `python - < file` names "<stdin>", `python <(...)` a pipe
         raise NotImportable(
-            f"{name} was defined in a notebook or an interactive session, where a worker process cannot find it; "
-            f"move it into a file (in a notebook: %%writefile my_training.py, then `from my_training import "
-            f"{name}`), or run with workers=0"
+            f"{name} was defined in a notebook, an interactive session or standard input, where a worker process "
+            "cannot find it; move it into a file (in a notebook: %%writefile my_training.py, then `from "
+            f"my_training import {name}`), or run with workers=0"
         )
     return f"{Path(file).resolve()}:{name}"
 

@@ -175,7 +175,7 @@ class PoolRun:
         self._attending = False
         self._lost = 0
         self._done = 0
-        self._told: set[str] = set()
+        self._reasons: set[str] = set()
         self._next_look = time.monotonic()
         self._pause_s = LOOK_S[0]
 
@@ -264,19 +264,19 @@ class PoolRun:
         if self._lost:
             self.on_loss()
         if self._pause_s == most_s:  # the pool is as it was for a while
-            self._tell_queued()
+            self._warn_of_queued()
         if self._lost >= max(LOST, 3 * self.pool.workers):
             problem = f"{self._lost} workers of pool {self.pool.name!r} ended without progress"
             self.client.give_up(f"{problem}{self._last_words()}")
             raise StudyFailed(f"{problem}{self._last_words()}")
 
-    def _tell_queued(self) -> None:
+    def _warn_of_queued(self) -> None:
         """Warn of workers that are queued, once for each reason."""
         launcher = launcher_named(self.pool.launcher)
         if queued := launcher.outcomes(self.pool).get("queued"):
             reasons = launcher.reasons(self.pool)
-            if not (found := set(reasons) or {""}) <= self._told:
-                self._told |= found
+            if not (found := set(reasons) or {""}) <= self._reasons:
+                self._reasons |= found
                 workers = format_count(self.pool.workers, "worker")
                 LOG.warning("%s of %s queued%s", queued, workers, list_reasons(reasons))
 
