@@ -245,7 +245,13 @@ def reference(target: Callable[..., Any]) -> str:
             "cannot find it; move it into a file (in a notebook: %%writefile my_training.py, then `from "
             f"my_training import {name}`), or run with workers=0"
         )
-    return f"{Path(file).resolve()}:{name}"
+    path = Path(file).resolve()
+    if path.suffix != ".py":
+        raise NotImportable(
+            f"{name} was defined in {path}, which a worker process cannot import, since its name does not end in "
+            f".py; rename it, or move {name} into a file whose name does, or run with workers=0"
+        )
+    return f"{path}:{name}"
 
 
 def reference_here(target: Callable[..., Any]) -> str:

@@ -1,5 +1,6 @@
 """Built-in strategies and rules are plug-ins like a stranger's: registered by name, and stored under it."""
 
+import os
 import re
 import sys
 from dataclasses import is_dataclass
@@ -80,13 +81,34 @@ def test_a_plugin_whose_package_is_broken_matters_only_when_it_is_named(
         plugins._names.cache_clear()
 
 
-@pytest.mark.parametrize("file", ["<stdin>", "/dev/fd/63", None], ids=["standard input", "pipe", "no file"])
+@pytest.mark.parametrize("file", ["<stdin>", "a pipe", None])
 def test_a_function_without_a_file_has_no_name_for_workers(
     file: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train() -> None: ...
+    ends = os.pipe()
+    _set_main(monkeypatch, f"/dev/fd/{ends[0]}" if file == "a pipe" else file)
+    try:
+        with raises(NotImportable, "train", "workers=0"):
+            plugins.reference(train)
+    finally:
+        for end in ends:
+            os.close(end)
 
-    train.__module__, train.__qualname__ = "__main__", "train"
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
-    with raises(NotImportable, "train", "workers=0"):
+
+@pytest.mark.parametrize("name", ["train", "train.pyw", "train.txt"])
+def test_a_script_that_workers_could_not_import_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / name
+    script.touch()
+    _set_main(monkeypatch, str(script))
+    with raises(NotImportable, script, "train", ".py", "workers=0"):
         plugins.reference(train)
+
+
+def train() -> None: ...
+
+
+def _set_main(monkeypatch: pytest.MonkeyPatch, file: str | None) -> None:
+    monkeypatch.setattr(train, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
