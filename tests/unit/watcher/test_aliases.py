@@ -126,6 +126,7 @@ def test_a_final_save_beside_the_directories_of_a_trainer_is_a_copy(
         write(folder / "trainer_state.json", json.dumps({"global_step": step}))
     write_weights(watched.root, names, 2)
     write(watched.root / "training_args.bin", b"arguments")
+    write(watched.root / "config.json", "{}")
     watched.look()
     assert sorted(watched.look(QUIET_S)) == [("checkpoint-1", 1), ("checkpoint-2", 2)]
     assert len(watched.events()) == 1

@@ -549,6 +549,52 @@ def test_shards_wait_for_their_index_and_for_each_other(folder: str, tmp_path: P
     assert scan(LATER)[name].bad
 
 
+PRETRAINED = {
+    "safetensors": ["model.safetensors"],
+    "shards": ["model.safetensors.index.json", "model-00001-of-00001.safetensors"],
+    "torch": ["pytorch_model.bin"],
+    "adapter": ["adapter_model.safetensors"],
+}
+NEEDED = ["merges.txt", "modeling_own.py", "tokenizer.model", "tokenizer_config.json"]
+BESIDE = ["all_results.json", "log.txt", "train.py", "trainer_state.json", "training_args.bin"]
+
+
+@pytest.mark.parametrize("kind", PRETRAINED)
+def test_what_save_pretrained_wrote_into_the_root_can_be_loaded(kind: str, tmp_path: Path) -> None:
+    names = PRETRAINED[kind]
+    for name in names:
+        if name.endswith(".json"):
+            (tmp_path / name).write_text(index({"a": names[1]}))
+        elif name.endswith(".bin"):
+            torch_zip(tmp_path / name, {"0": b"1"})
+        else:
+            (tmp_path / name).write_bytes(safetensors({"a": 9}))
+    set_time(tmp_path / names[0], time.time())
+    for name in [*NEEDED, *BESIDE]:
+        (tmp_path / name).write_text("{}")
+    scan = scans(get_format("auto", quiet_s=QUIET_S), tmp_path)
+    assert set(scan()[names[0]].paths) == set(names)
+    config = "adapter_config.json" if kind == "adapter" else "config.json"
+    (tmp_path / config).write_text("{}")
+    assert not scan()[names[0]].ready  # a tokenizer may follow
+    found = scan(LATER)
+    assert list(found) == [names[0]]
+    assert found[names[0]].ready
+    assert set(found[names[0]].paths) == {*names, config, *NEEDED}
+    (tmp_path / names[-1]).write_bytes(b"cut")
+    assert not scan(LATER)[names[0]].ready
+
+
+def test_a_configuration_does_not_belong_to_other_weights_beside_it(tmp_path: Path) -> None:
+    for name in ("policy.safetensors", "model_1.safetensors"):
+        (tmp_path / name).write_bytes(safetensors({"a": 9}))
+    (tmp_path / "config.json").write_text("{}")
+    found = scans(get_format("safetensors"), tmp_path)()
+    assert {name: (item.ready, item.paths) for name, item in found.items()} == {
+        name: (True, (name,)) for name in ("policy.safetensors", "model_1.safetensors")
+    }
+
+
 @pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", 5, None])
 def test_an_index_that_leads_elsewhere_is_refused(shard: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(index({"a": shard}))

@@ -22,7 +22,8 @@ class Safetensors(CheckpointFormat):
     """Files named `*.safetensors`, sets of them with an index, and directories of either.
 
     The header of a file says how long it must be, to the byte. An index names its shards and which
-    tensors are in each, and is written after them.
+    tensors are in each, and is written after them. What `save_pretrained` wrote directly into the root has
+    its configuration and tokenizer, too.
     """
 
     name: ClassVar[str] = "safetensors"

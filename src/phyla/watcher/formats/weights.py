@@ -33,6 +33,16 @@ SAFETENSORS_INDEX, TORCH_INDEX = ".safetensors.index.json", ".bin.index.json"
 _HEADER_BYTES_AT_MOST = 100_000_000
 """What the safetensors library itself accepts."""
 _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
+_PRETRAINED = re.compile(r"(model|pytorch_model|adapter_model)\.(safetensors|bin)(\.index\.json)?")
+"""Weights as `save_pretrained` of transformers and PEFT names them."""
+_CONFIGS = {"config.json", "adapter_config.json"}
+_NEEDED = re.compile(
+    r"((generation|adapter|tokenizer|(pre)?processor|video_preprocessor)_)?config\.json"
+    r"|(special_tokens_map|added_tokens|tokenizer|vocab|chat_template)\.json|vocab\.txt|merges\.txt"
+    r"|(tokenizer|spiece|source|target|sentencepiece(\.bpe)?)\.(model|spm)|chat_template\.jinja"
+    r"|(configuration|modeling|tokenization|processing|image_processing)_\w+\.py"
+)
+"""Configuration, tokenizer and code, which it writes beside them."""
 
 
 def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
@@ -65,10 +75,25 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
         indexed.update(shards)
-        yield Candidate(index, (index, *shards), partial(_check_set, index))
+        yield _with_configuration(root, Candidate(index, (index, *shards), partial(_check_set, index)))
     for name in root.files:
         if name.endswith(endings) and not (name in indexed or is_companion(name) or _SHARD.fullmatch(name)):
-            yield Candidate.entry(name, check_all)
+            yield _with_configuration(root, Candidate.entry(name, check_all))
+
+
+def _with_configuration(root: Root, weights: Candidate) -> Candidate:
+    """Return weights that `save_pretrained` wrote as a checkpoint with the files that loading them needs."""
+    if not _PRETRAINED.fullmatch(weights.name):
+        return weights
+    needed = tuple(name for name in root.files if _NEEDED.fullmatch(name))
+    if _CONFIGS.isdisjoint(needed):
+        return weights
+    return Candidate(weights.name, (*weights.paths, *needed), partial(_check_pretrained, weights))
+
+
+def _check_pretrained(weights: Candidate, root: Place, listed: Listing) -> Verdict:
+    files = tuple(file for file in listed.files if file.relative in weights.paths)
+    return worst([weights.check(root, Listing(files)), Verdict.settling("its tokenizer may still follow")])
 
 
 def _check_set(index: str, root: Place, listed: Listing) -> Verdict:
