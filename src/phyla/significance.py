@@ -16,6 +16,10 @@ ROUNDING = 1e-12
 """Differences below this share of the values compared are rounding errors."""
 ARRANGEMENTS = 100_000
 """Arrangements of tied values up to which a rank test counts all of them."""
+EXACT = 10_000
+"""Product of the sizes of samples without ties up to which a rank test is exact; with more it takes too long."""
+COUNTED = 1100
+"""Size of both samples from which a float does not hold the number of their arrangements."""
 RANK_EFFICIENCY = 3 / math.pi
 """Efficiency of a rank test relative to a t-test, for normal values (Hodges and Lehmann 1956)."""
 
@@ -104,27 +108,28 @@ def paired(first: Sequence[float], second: Sequence[float]) -> float:
 def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test of finite values and their partners, in one order.
 
-    Pairs without a difference are left out. It is exact, with ties too, unless there are ties in more than 16
-    pairs: then it is a normal approximation.
+    Pairs without a difference are left out. It is exact, unless there are ties in more than 16 pairs, or more than
+    100 pairs: then it is a normal approximation.
     """
     from scipy import stats
 
     differences = nonzero_differences(first, second)
     if not differences:
         return 1.0
-    method = _method([abs(difference) for difference in differences], 2 ** len(differences))
+    count = len(differences)
+    method = _method([abs(difference) for difference in differences], count, count, paired=True)
     return float(stats.wilcoxon(differences, method=method).pvalue)
 
 
 def rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of the Mann-Whitney test of independent samples of at least two finite values.
 
-    It is exact, with ties too, unless tied values can be split in more than 100,000 ways: then it is a normal
-    approximation.
+    It is exact, unless tied values can be split in more than 100,000 ways, or the product of the sizes of the
+    samples is above 10,000: then it is a normal approximation.
     """
     from scipy import stats
 
-    method = _method([*first, *second], math.comb(len(first) + len(second), len(first)))
+    method = _method([*first, *second], len(first), len(second), paired=False)
     return float(stats.mannwhitneyu(first, second, method=method).pvalue)
 
 
@@ -171,7 +176,18 @@ def replicates_needed(
 
 def smallest_p(first: int, second: int, *, paired: bool) -> float:
     """Return the smallest two-sided p of a rank test of this many replicates, or pairs that differ."""
-    return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
+    return min(1.0, 2 / _arrangements(first, second, paired=paired))
+
+
+def _arrangements(first: int, second: int, *, paired: bool) -> float:
+    """Return how many arrangements a rank test compares; infinity beyond a float."""
+    # Not counted first: numbers with millions of digits take hours.
+    if (first if paired else min(first, second)) >= COUNTED:
+        return math.inf
+    try:
+        return float(2**first if paired else math.comb(first + second, first))
+    except OverflowError:
+        return math.inf
 
 
 def nonzero_differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
@@ -186,12 +202,12 @@ def _differences(first: Sequence[float], second: Sequence[float]) -> tuple[list[
     return [a - b for a, b in zip(first, second, strict=True)], rounding
 
 
-def _method(values: Sequence[float], arrangements: int) -> Any:
+def _method(values: Sequence[float], first: int, second: int, *, paired: bool) -> Any:
     """Return how SciPy gets p: its exact distribution assumes that there are no ties."""
     from scipy import stats
 
     if len(set(values)) == len(values):
-        return "exact"
-    if arrangements <= ARRANGEMENTS:
+        return "exact" if first * second <= EXACT else "asymptotic"
+    if _arrangements(first, second, paired=paired) <= ARRANGEMENTS:
         return stats.PermutationMethod(n_resamples=ARRANGEMENTS, batch=10_000)
     return "asymptotic"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from effort import times
-from phyla.significance import rank_sum, replicates_needed, signed_rank, welch
+from phyla.significance import rank_sum, replicates_needed, signed_rank, smallest_p, welch
 
 SMALL = st.integers(-4, 4).map(float)
 MEASURED = st.integers(-1000, 1000).map(lambda value: value / 64)
@@ -119,3 +119,36 @@ def test_welchs_test_is_scipys(first: list[float], second: list[float]) -> None:
         found = welch(summaries[0], summaries[1], alternative=alternative)
         expected = stats.ttest_ind(first, second, equal_var=False, alternative=alternative).pvalue
         assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("difference", [1e-2, 1e-5, 1e-11])
+def test_replicates_needed_for_differences_that_hardly_exist(difference: float, paired: bool) -> None:
+    first, second = [1.0, 2.0, 3.0], [2.0, 3.0, 1.0 + 3 * difference]
+    needed = replicates_needed(first, second, paired=paired)
+    z = stats.norm.isf(0.025) + stats.norm.ppf(0.8)
+    variance = 3 if paired else 2
+    assert needed == pytest.approx(z**2 * variance / difference**2 * np.pi / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_smallest_p_of_any_number_of_replicates(paired: bool) -> None:
+    sizes = [1, 2, 3, 25, 500, 1000, 1099, 1100, 10**6, 10**12]
+    found = [smallest_p(size, size, paired=paired) for size in sizes]
+    assert found == sorted(found, reverse=True)
+    assert found[2] == (2 / 8 if paired else 2 / 20)
+    assert found[-1] == 0
+
+
+def test_few_values_against_many_are_exact() -> None:
+    many = [float(value) for value in range(3000)]
+    assert rank_sum([-2.0, -1.0], many) == pytest.approx(smallest_p(2, 3000, paired=False))
+
+
+def test_rank_tests_of_a_thousand_values() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(0.1, 1, 1000).tolist(), rng.normal(0, 1, 1000).tolist()
+    expected = stats.mannwhitneyu(first, second, method="asymptotic").pvalue
+    assert rank_sum(first, second) == pytest.approx(expected)
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    assert signed_rank(first, second) == pytest.approx(stats.wilcoxon(differences, method="asymptotic").pvalue)
