@@ -5,7 +5,7 @@ SciPy divides by the variance; samples that do not vary at all are compared by t
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
 
 Alternative: TypeAlias = Literal["two-sided", "greater"]
@@ -24,8 +24,29 @@ RANK_EFFICIENCY = 3 / math.pi
 """Efficiency of a rank test relative to a t-test, for normal values (Hodges and Lehmann 1956)."""
 
 
+def unit_of(values: Collection[float]) -> float:
+    """Return a power of two in units of which finite values are exact, and their squares do not overflow."""
+    _, exponent = math.frexp(max(map(abs, values), default=0.0))
+    return math.ldexp(1.0, max(exponent - 2, -1074))
+
+
+def mean_of(values: Collection[float]) -> float:
+    """Return the mean of at least one finite value of any size."""
+    unit = unit_of(values)
+    return unit * statistics.fmean(value / unit for value in values)
+
+
+def deviation_of(values: Collection[float]) -> float:
+    """Return the sample standard deviation of at least two finite values of any size."""
+    unit = unit_of(values)
+    return unit * statistics.stdev(value / unit for value in values)
+
+
 def welch(first: Summary, second: Summary, *, alternative: Alternative = "greater") -> float:
-    """Return p of Welch's t-test: one-sided it is small if the first mean is above the second."""
+    """Return p of Welch's t-test: one-sided it is small if the first mean is above the second.
+
+    It is 1 where a standard error is beyond a float.
+    """
     # A decision calls this inside a transaction, and importing scipy.stats takes a second: only t's distribution.
     from scipy.special import stdtr
 
@@ -33,6 +54,8 @@ def welch(first: Summary, second: Summary, *, alternative: Alternative = "greate
     difference = abs(mean - other) if alternative == "two-sided" else mean - other
     rounding = ROUNDING * max(abs(mean), abs(other))
     stderr = math.hypot(first_stderr, second_stderr)
+    if not math.isfinite(stderr):
+        return 1.0
     if stderr <= rounding:
         return 0.0 if difference > rounding else 1.0
     share = (first_stderr / stderr) ** 2
@@ -44,6 +67,8 @@ def difference_interval(first: Sequence[float], second: Sequence[float], *, pair
     """Return the 95 % t-interval of the difference of the means of samples of at least 2: Welch's, or of pairs."""
     from scipy.special import stdtrit
 
+    unit = unit_of([*first, *second])
+    first, second = ([value / unit for value in sample] for sample in (first, second))
     if paired:
         differences, _ = _differences(first, second)
         mean, freedom = statistics.fmean(differences), len(differences) - 1.0
@@ -55,7 +80,7 @@ def difference_interval(first: Sequence[float], second: Sequence[float], *, pair
         squares = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
         freedom = sum(parts) ** 2 / squares if squares else 1.0
     wide = float(stdtrit(freedom, 0.975)) * stderr
-    return mean - wide, mean + wide
+    return unit * (mean - wide), unit * (mean + wide)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -64,7 +89,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
     if len(values) < 2:
         return -math.inf, math.inf
-    mean, stderr = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    mean, stderr = mean_of(values), deviation_of(values) / math.sqrt(len(values))
     wide = float(stdtrit(len(values) - 1.0, 0.975)) * stderr
     return mean - wide, mean + wide
 
@@ -79,30 +104,17 @@ def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float,
     """
     from scipy.special import stdtr
 
-    mean = math.fsum(values) / len(values)
+    unit, mean = unit_of(values), mean_of(values)
     sums: dict[object, float] = {}
     for value, group in zip(values, groups, strict=True):
-        sums[group] = sums.get(group, 0.0) + value - mean
+        sums[group] = sums.get(group, 0.0) + (value / unit - mean / unit)
     if len(sums) < 2:
         return mean, None, None
     squares = math.fsum(total * total for total in sums.values())
-    stderr = math.sqrt(squares * len(sums) / (len(sums) - 1)) / len(values)
+    stderr = unit * math.sqrt(squares * len(sums) / (len(sums) - 1)) / len(values)
     if stderr <= ROUNDING * max(map(abs, values)):
         return mean, 0.0, 1.0 if mean == 0 else 0.0
     return mean, stderr, 2 * float(stdtr(len(sums) - 1.0, -abs(mean) / stderr))
-
-
-def paired(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the one-sided p of the paired t-test: small if the first values are above their partners.
-
-    Both are at least 2 finite values, in the same order.
-    """
-    from scipy import stats
-
-    differences, rounding = _differences(first, second)
-    if max(differences) - min(differences) <= rounding:
-        return 0.0 if statistics.fmean(differences) > rounding else 1.0
-    return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
 
 
 def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
@@ -161,6 +173,8 @@ def replicates_needed(
 
     if min(len(first), len(second)) < 2:
         return None
+    unit = unit_of([*first, *second])
+    first, second = ([value / unit for value in sample] for sample in (first, second))
     difference = statistics.fmean(first) - statistics.fmean(second)
     if abs(difference) <= ROUNDING * max(map(abs, (*first, *second))):
         return None

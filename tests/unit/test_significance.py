@@ -1,6 +1,8 @@
-"""Tests by ranks: published tables, scipy, and all permutations."""
+"""Means, intervals and tests: published tables, scipy, and all permutations."""
 
 import itertools
+import math
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from effort import times
-from phyla.significance import rank_sum, replicates_needed, signed_rank, smallest_p, welch
+from phyla.significance import (
+    clustered,
+    deviation_of,
+    difference_interval,
+    mean_interval,
+    mean_of,
+    rank_sum,
+    replicates_needed,
+    signed_rank,
+    smallest_p,
+    welch,
+)
 
 SMALL = st.integers(-4, 4).map(float)
 MEASURED = st.integers(-1000, 1000).map(lambda value: value / 64)
@@ -152,3 +165,37 @@ def test_rank_tests_of_a_thousand_values() -> None:
     assert rank_sum(first, second) == pytest.approx(expected)
     differences = [a - b for a, b in zip(first, second, strict=True)]
     assert signed_rank(first, second) == pytest.approx(stats.wilcoxon(differences, method="asymptotic").pvalue)
+
+
+NORMAL = st.floats(-1e3, 1e3).map(lambda value: value if abs(value) > 1e-3 else 0.0)
+
+
+@given(
+    st.lists(NORMAL, min_size=2, max_size=9), st.lists(NORMAL, min_size=2, max_size=9), st.integers(-1000, 1013)
+)
+def test_statistics_do_not_depend_on_the_unit(first: list[float], second: list[float], power: int) -> None:
+    """Powers of two scale floats without rounding, so everything scales exactly, up to the largest float."""
+    unit = 2.0**power
+    ours, theirs = ([value * unit for value in sample] for sample in (first, second))
+    assert mean_of(ours) == mean_of(first) * unit
+    assert deviation_of(ours) == deviation_of(first) * unit
+    scaled = tuple(end * unit for end in difference_interval(first, second, paired=False))
+    assert difference_interval(ours, theirs, paired=False) == scaled
+    assert mean_interval(ours) == tuple(end * unit for end in mean_interval(first))
+    assert replicates_needed(ours, theirs, paired=False) == replicates_needed(first, second, paired=False)
+    mean, stderr, p = clustered(first, range(len(first)))
+    assert stderr is not None
+    assert clustered(ours, range(len(first))) == (mean * unit, stderr * unit, p)
+
+
+@pytest.mark.parametrize("size", [1, 2, 25, 1000])
+@pytest.mark.parametrize("value", [sys.float_info.max, -sys.float_info.max, 5e-324, 0.0])
+def test_the_mean_of_equal_values(value: float, size: int) -> None:
+    assert mean_of([value] * size) == value
+    assert size < 2 or deviation_of([value] * size) == 0
+
+
+def test_where_a_standard_error_is_beyond_a_float_nothing_is_significant() -> None:
+    opposite = [sys.float_info.max, -sys.float_info.max]
+    assert deviation_of(opposite) == math.inf
+    assert welch((1.0, math.inf, 2), (0.0, 1.0, 2)) == 1

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from phyla.significance import clustered, holm, welch
+from phyla.significance import clustered, holm, mean_of, welch
 
 
 @final
@@ -81,16 +81,17 @@ def compare_models(scores: Mapping[tuple[str, str], tuple[ModelScore, ModelScore
 def _difference(task: str, metric: str, first: ModelScore, second: ModelScore) -> ModelDifference:
     shared = [key for key in first.samples if key in second.samples]
     pairs = [(first.samples[key], second.samples[key]) for key in shared]
-    if len(pairs) < 2 or not all(math.isfinite(value) for pair in pairs for value in pair):
+    differences = [value - reference for value, reference in pairs]
+    if len(pairs) < 2 or not all(map(math.isfinite, differences)):
         return _unpaired(task, metric, first, second)
     # A sample without a group is one by itself.
     groups: list[object] = [first.groups.get(key, (key,)) for key in shared]
-    mean, stderr, p = clustered([value - reference for value, reference in pairs], groups)
+    mean, stderr, p = clustered(differences, groups)
     return ModelDifference(
         task=task,
         metric=metric,
-        value=math.fsum(value for value, _ in pairs) / len(pairs),
-        reference=math.fsum(reference for _, reference in pairs) / len(pairs),
+        value=mean_of([value for value, _ in pairs]),
+        reference=mean_of([reference for _, reference in pairs]),
         difference=mean,
         stderr=stderr,
         p=p,

@@ -17,6 +17,7 @@ from phyla.report.measures import Band, By, Curve, band
 from phyla.significance import (
     difference_interval,
     holm,
+    mean_of,
     nonzero_differences,
     rank_sum,
     replicates_needed,
@@ -145,7 +146,7 @@ class StudyGroup:
         """The final values of the replicates."""
         values = [curve.ys[-1] for curve in self.curves]
         low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        return Spread(tuple(values), low, median, high, statistics.fmean(values))
+        return Spread(tuple(values), low, median, high, mean_of(values))
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
@@ -300,7 +301,7 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         paired=paired,
         count=(len(ours), len(theirs)),
         difference=statistics.median(ours) - statistics.median(theirs),
-        mean=statistics.fmean(ours) - statistics.fmean(theirs),
+        mean=mean_of(ours) - mean_of(theirs),
         interval=difference_interval(ours, theirs, paired=paired) if fewer > 1 else None,
         p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
         smallest=smallest_p(differ, len(theirs), paired=paired),

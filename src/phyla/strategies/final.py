@@ -1,13 +1,12 @@
 """A final: when training has ended, the best candidates are measured again, and new scores name the winner."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from phyla.records import JsonObject
-from phyla.significance import mean_interval
+from phyla.significance import mean_interval, mean_of
 from phyla.validation import check, setting_error
 
 
@@ -99,7 +98,7 @@ def next_due(final: Final, candidates: Sequence[int], measured: Mapping[int, Seq
         ended = all(None not in scores[candidate][:done] for candidate in left)
         if missing or not ended:
             return Due(candidates=tuple(missing), winner=left[0] if size == 1 else None, confirming=before)
-        left.sort(key=lambda candidate: -statistics.fmean(_known(scores[candidate][:done])))
+        left.sort(key=lambda candidate: -mean_of(_known(scores[candidate][:done])))
     return Due(winner=left[0] if left else None, confirming=before)
 
 
@@ -127,7 +126,7 @@ def expected(values: Sequence[float]) -> Expected | None:
     if not values:
         return None
     low, high = mean_interval(values)
-    return Expected(value=statistics.fmean(values), low=low, high=high)
+    return Expected(value=mean_of(values), low=low, high=high)
 
 
 def _known(scores: Sequence[float | None]) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Final, Protocol, final
 
 from phyla.errors import ConfigurationError
 from phyla.records import Goal, Maximize
+from phyla.significance import mean_of
 from phyla.validation import check, plain
 
 
@@ -51,7 +52,7 @@ class MeanOfLast:
 
     def __call__(self, values: Sequence[float], objective: Goal) -> float:
         tail = values[-self.k :]
-        return math.fsum(tail) / len(tail) if all(map(math.isfinite, tail)) else math.nan
+        return mean_of(tail) if all(map(math.isfinite, tail)) else math.nan
 
 
 @final

@@ -1,12 +1,12 @@
 """How much a score varies when a checkpoint is measured again, and what that means for the settings of a study."""
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.formatting import format_count, number
+from phyla.significance import deviation_of
 from phyla.study.checking.checked import Checked, Verdict
 
 MEASUREMENTS = 8
@@ -222,8 +222,7 @@ def deviation(values: Sequence[float]) -> float | None:
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:
         return None
-    largest = max(map(abs, finite)) or 1.0
-    return statistics.stdev(value / largest for value in finite) * largest
+    return deviation_of(finite)
 
 
 def uncertainty(count: int) -> float:
