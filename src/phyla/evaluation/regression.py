@@ -134,7 +134,7 @@ def _variance(item: Measured, other: Measured) -> float:
     if len(item.seeds) > 1 and item.seeds.keys() == other.seeds.keys():
         differences = [mean - other.seeds[seed] for seed, mean in item.seeds.items()]
         return float(np.var(differences, ddof=1)) / len(differences) / 2
-    return np.nan if item.stderr is None else item.stderr**2
+    return np.nan if item.stderr is None else item.stderr * item.stderr
 
 
 def _falls(values: Floats, noise: Floats, rate: float) -> Iterator[Regression]:

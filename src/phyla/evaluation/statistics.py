@@ -71,7 +71,7 @@ class Moments(Stored):
         """
         if n <= 1:
             return cls() if n == 0 else cls(n=1, mean=mean, m2=0.0 if math.isfinite(mean) else math.nan)
-        return cls(n=n, mean=mean, m2=None if stderr is None else stderr**2 * n * (n - 1))
+        return cls(n=n, mean=mean, m2=None if stderr is None else stderr * stderr * n * (n - 1))
 
     @property
     def variance(self) -> float | None:

@@ -173,3 +173,9 @@ def test_importing_it_does_not_import_scipy() -> None:
     code = "import sys, phyla.evaluation.regression; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "scipy" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("stderr", [1e200, sys.float_info.max, math.inf])
+def test_a_standard_error_whose_square_is_beyond_a_float(stderr: float) -> None:
+    assert not regressions([Measured(value=value, stderr=stderr) for value in (1.0, 1.0, 0.5, 1.0)])
+    assert Moments.of_mean(1.0, 5, stderr).stderr == math.inf
