@@ -12,7 +12,8 @@ of a change-point; Lai 1995, Sequential changepoint detection in quality control
   of k values give 1.5 / k degrees of freedom each (Meketon and Schmeiser 1984, Overlapping batch means: something
   for nothing?).
 - **Error.** Each checkpoint may spend `RATE`, over all comparisons and all metrics of a suite, so the expected
-  number of false alarms in a run is at most `RATE` times its checkpoints, by the union bound.
+  number of false alarms in a run is at most `RATE` times its checkpoints, by the union bound. That
+  holds for normal values; those with outliers give more.
 - **After an alarm** the checkpoints that stay nearer to the lower level than to the one before do not count as
   history. `SETTLED` of them in a row are the new level.
 """
