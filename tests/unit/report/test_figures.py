@@ -31,7 +31,7 @@ from phyla.report import STUDY_FIGURES, StudyData, style
 from phyla.report.columns import Attempts
 from phyla.report.data import Hyperparameter
 from phyla.report.figures.front import front_figure
-from phyla.report.figures.gains import Effect, _groups, effects, gains_figure
+from phyla.report.figures.gains import Effect, _answer, _groups, effects, gains_figure
 from phyla.report.figures.phylogeny import LINES, phylogeny_figure
 from phyla.report.figures.progress import progress_figure
 from phyla.report.figures.schedules import schedules_figure
@@ -268,6 +268,15 @@ def test_only_significant_directions_are_named() -> None:
     rng = np.random.default_rng(1)
     noise = changed(improving(), lambda trial: {"fitness": float(rng.normal())})
     check_facts(answer(gains_figure(noise)), "above 0.05")
+
+
+@pytest.mark.parametrize("gained", [0.0, 1.0])
+def test_equal_gains_name_no_direction_whatever_their_order(gained: float) -> None:
+    changes, gains = np.repeat([1.0, -1.0], 20), np.zeros(40)
+    gains[[0, 20]] = gained  # one of either
+    for order in (slice(None), slice(None, None, -1)):
+        answer_of = _answer([Effect(Hyperparameter("lr"), changes[order], gains[order])])
+        check_facts(answer_of, "above 0.05")
 
 
 def test_choices_are_compared_by_the_new_category(study: StudyData) -> None:

@@ -154,11 +154,13 @@ def _padded(low: float, high: float) -> tuple[float, float]:
 def _answer(every: list[Effect]) -> str:
     """Return the directions of change whose gain is significant, adjusted for multiple tests.
 
-    Method: Welch's t-test of the ranks of the gains (Conover and Iman 1981).
+    Method: Welch's t-test of the ranks of the gains; equal gains share their mean rank (Conover and Iman 1981).
     """
+    from scipy.stats import rankdata
+
     directions = []
     for effect in (effect for effect in every if not effect.param.is_choice):
-        ranks = np.argsort(np.argsort(effect.gains)).astype(float)
+        ranks = rankdata(effect.gains)
         up, down = ranks[effect.changes > 0], ranks[effect.changes < 0]
         if min(len(up), len(down)) >= FEWEST:
             first, second = (
