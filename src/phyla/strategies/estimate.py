@@ -97,7 +97,8 @@ class Estimates:
         """Return the estimated fitness of a trial with its 95 % interval; None where scores are exact.
 
         The estimate of the best of several trials, `among`, is usually too good, so the interval is wide enough to
-        hold for all of them at once.
+        hold for all of them at once. It takes the variances as known: with four members, where they are not, it
+        holds the level in 68 to 83 % of studies.
         """
         if self.exact:
             return None
