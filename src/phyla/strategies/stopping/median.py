@@ -24,7 +24,8 @@ class MedianStopping(StoppingRule):
     than their median is stopped, but not at its end. nan and infinities are worse than everything. An objective of
     several metrics counts as reported once all of them are, at the same step.
 
-    Source: Golovin et al. 2017, section 3.2.2; the averages are those of single trials, not of whole runs.
+    Source: Golovin et al. 2017, section 3.2.2. Unlike there, the averages are those of single trials, not of whole
+    runs, and of the 100 newest that came to the mark, completed or not.
 
     Args:
         min_steps: steps that a trial trains before it may be stopped; fewer than its length.
