@@ -17,7 +17,7 @@ from facts import raises
 from phyla import machine
 from phyla.configuration import to_config
 from phyla.controller import Controller, StudyChanges, StudyRecords
-from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.machine import Claimed, Completion, Failure, Outdated, TrainRules
 from phyla.records import CheckpointState, JobState, MemberState, StudyState
 from phyla.space import Params
@@ -430,6 +430,14 @@ def test_a_connection_that_the_server_ended_is_replaced(server: Server, postgres
     assert server.store.find_study("s") is not None
 
 
+def test_an_empty_database_in_the_place_of_another_one_is_named(server: Server) -> None:
+    server.controller(1)
+    with server.backend.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE studies CASCADE")
+    with raises(StoreError, "another database", "Restore"):
+        server.store.studies()
+
+
 def test_a_server_that_vanished_is_noticed_though_it_says_nothing(server: Server, postgres_url: str) -> None:
     def parameters(backend: PostgresBackend) -> dict[str, str]:
         with backend.engine.connect() as connection:
@@ -454,6 +462,14 @@ def test_a_password_is_never_shown() -> None:
 def test_a_server_that_cannot_be_reached_is_explained() -> None:
     with raises(StoreUnavailable, "127.0.0.1"):
         open_store("postgresql://me:secret@127.0.0.1:1/db")
+
+
+def test_several_hosts_are_parameters() -> None:
+    with raises(ConfigurationError, "?host=one:5432&host=two:5432"):
+        PostgresBackend("postgresql://me@one:5432,two:5432/db")
+    url = "postgresql://me@/db?host=127.0.0.1:1&host=127.0.0.2:2"
+    with raises(StoreUnavailable, "127.0.0.1", "127.0.0.2"):
+        open_store(url)
 
 
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://host/db", "postgres+x://host/db"])

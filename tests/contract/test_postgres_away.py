@@ -192,6 +192,32 @@ def test_a_process_waits_for_a_connection_and_is_told_what_to_raise(postgres_url
     superuser.dispose()
 
 
+def test_who_works_waits_while_the_server_is_read_only_and_who_looks_reads(postgres_url: str) -> None:
+    superuser = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:", 1))
+
+    def demote(change: str) -> None:
+        # As a standby does that takes the place of a server: it has none of its connections.
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'demoted'"
+        with superuser.begin() as connection:
+            connection.exec_driver_sql(f"ALTER ROLE demoted {change}")
+            connection.exec_driver_sql(ended)
+
+    with superuser.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE demoted LOGIN IN ROLE postgres")
+    store = open_store(sa.make_url(postgres_url).set(username="demoted").render_as_string(hide_password=False))
+    study = store.create_study("s", {}, 1, 2)
+    demote("SET default_transaction_read_only = on")
+    with raises(StoreUnavailable, "target_session_attrs=read-write"):
+        store.set_state(study.id, StudyState.STOPPED)
+    assert store.studies() == [study]
+    store.hold_on(60.0)
+    threading.Timer(LATER_S, demote, ["RESET default_transaction_read_only"]).start()
+    store.set_state(study.id, StudyState.STOPPED)
+    assert [found.state for found in store.studies()] == [StudyState.STOPPED]
+    store.close()
+    superuser.dispose()
+
+
 class Cuts:
     """Closes the connection of a store at the next commits, or right after them."""
 

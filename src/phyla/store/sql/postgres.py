@@ -157,7 +157,7 @@ class PostgresBackend(Backend):
         except (sa.exc.ArgumentError, ValueError) as error:
             raise ConfigurationError(
                 f"storage {mask_password(url)}: write postgresql://user@host:port/database, where the port is a "
-                "number"
+                "number, or postgresql://user@/database?host=one:5432&host=two:5432 for several hosts"
             ) from error
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigurationError(
@@ -184,6 +184,8 @@ class PostgresBackend(Backend):
     def begin(self, *, write: bool) -> PostgresSession:
         connection = self.engine.raw_connection()
         try:
+            if write:
+                _require_writable(connection.driver_connection)
             session = PostgresSession(self, connection, write=write)
             if not write:
                 session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -267,6 +269,16 @@ class PostgresBackend(Backend):
             )
         if state == "53100":
             return StoreUnavailable(f"{self.url}: the server's disk is full: free some space on it")
+        if state == "25006":
+            return StoreUnavailable(
+                f"{self.url}: the server is a standby, or read-only ({message}); connect to the primary (if you "
+                "name several hosts: target_session_attrs=read-write), or turn off default_transaction_read_only"
+            )
+        if state == "42P01":
+            return StoreError(
+                f"{self.url}: tables of phyla are gone ({message}): another database may have taken its place. "
+                "Restore it, or correct the URL; checkpoints stay as they are"
+            )
         # Without a state the connection itself failed; class 08 and 57 are the server going away, 28 and 3D
         # are a refused log-in and a missing database.
         if isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "57", "28", "3D")):
@@ -275,6 +287,14 @@ class PostgresBackend(Backend):
                 "user and password are right"
             )
         return StoreError(f"{self.url}: {type(error).__name__}: {message}")
+
+
+def _require_writable(connection: Any) -> None:
+    """Reject a standby, or a server that was made read-only, before anything is written: workers wait."""
+    # The server reports changes of these by itself.
+    for name in ("in_hot_standby", "default_transaction_read_only"):
+        if connection.info.parameter_status(name) == "on":
+            raise psycopg.errors.ReadOnlySqlTransaction(f"{name} is on")
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
