@@ -195,6 +195,9 @@ def test_pages_can_be_used_by_everybody(shown: Shown, scheme: str, width: int) -
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
         assert dark == (scheme == "dark")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        # A page updates what has an id, so each id may be there once.
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(element => element.id)")
+        assert len(ids) == len({*ids}), (path, ids)
         found = Axe().run(page)
         serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
         assert not serious, (path, [(one["id"], one["nodes"][0]["html"]) for one in serious])

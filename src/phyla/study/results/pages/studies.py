@@ -120,7 +120,7 @@ def workers_page(jobs: Sequence[Row], machines: Sequence[Row]) -> Page:
     columns = ("machine", ">worker", ">process", "study", "at", ">for", "lease")
     where = ("machine", "system", ">cores", "=devices", "study", "started (UTC)")
     work = Table(
-        name="workers",
+        name="jobs",
         title="At work",
         lead=f"{format_count(len(jobs), 'job')} under way",
         columns=columns,
