@@ -84,9 +84,9 @@ class Pages:
         """Read a page of the trials of a study: the newest, or those after an id."""
         study, after = self._find(request), _number(request.query_params.get("after"))
         with self._store.reader(study.id) as reader:
-            first = "after" in request.query_params
-            rows = reader.trials(after=after, limit=ROWS) if first else reader.newest_trials(ROWS)
-            return _page(trials_page(study, rows, sum(reader.counts().values())))
+            newest = "after" not in request.query_params
+            rows = reader.newest_trials(ROWS) if newest else reader.trials(after=after, limit=ROWS)
+            return _page(trials_page(study, rows, sum(reader.counts().values()), newest=newest))
 
     def member(self, request: Request) -> dict[str, Any]:
         """Read one member, and a page of its trials."""

@@ -15,7 +15,7 @@ from phyla.report import study_sections, write_pages
 from phyla.report.page import PLOTLY
 from phyla.study.results.pages.evaluations import FEW
 from phyla.study.results.pages.study import study_page
-from phyla.study.results.pages.trials import ROWS
+from phyla.study.results.pages.trials import ROWS, trials_page
 from report_study import empty, large, simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
@@ -114,6 +114,23 @@ def test_a_page_reads_as_the_golden_one(tmp_path: Path) -> None:
     text = parts(write_pages(tmp_path / "page.html", [page, second], later, 0.0).read_text())
     (tmp_path / "golden.html").write_text(text)
     assert text == GOLDEN.read_text(), tmp_path / "golden.html"
+
+
+@pytest.mark.parametrize(
+    ("newest", "rows", "places"),
+    [
+        (True, ROWS, ["?after=0"]),
+        (False, ROWS, ["?after=0", "?after={}", "?"]),
+        (False, ROWS - 1, ["?after=0", "?"]),
+    ],
+)
+def test_the_list_of_trials_leads_to_later_ones_where_there_may_be_any(
+    results: phyla.Results, newest: bool, rows: int, places: list[str]
+) -> None:
+    trial = results.trials()[0]
+    (listed,) = trials_page(results.study(), [trial] * rows, 3 * ROWS, newest=newest).sections
+    assert isinstance(listed, Table)
+    assert [link.link for link in listed.links] == [place.format(trial.id) for place in places]
 
 
 def test_a_file_loads_nothing_and_its_links_lead_into_it(written: str) -> None:

@@ -312,6 +312,6 @@ def pages_of(results: "Results") -> list[Page]:
     newest = results._query(queries.recent, newest=ROWS).trials[-ROWS:][::-1]
     pages = [
         study_page(results, pictures=True),
-        trials_page(results.study(), newest, sum(results.counts().values())),
+        trials_page(results.study(), newest, sum(results.counts().values()), newest=True),
     ]
     return [*pages, *([evaluations_page(results.evaluations())] if results.has_suites else [])]

@@ -35,10 +35,12 @@ def trial_link(trial: int, text: str | None = None) -> Span:
     return Span(str(trial) if text is None else text, f"trials/{trial}")
 
 
-def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int) -> Page:
-    """Return one page of a study's trials."""
+def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int, *, newest: bool) -> Page:
+    """Return one page of a study's trials: the newest, or else those after another one."""
     note = f"{number(len(trials))} of {format_count(count, 'trial')}" if len(trials) < count else ""
-    links = [Span("from the oldest", "?after=0"), *later_link(trials), Span("the newest", "?")]
+    links = [Span("from the oldest", "?after=0")]
+    if not newest:
+        links += [*later_link(trials), Span("the newest", "?")]
     section = trials_table(trials, "trials-table", "Trials", anchors=True, note=note, links=links)
     return Page(study=study.name, title=f"Trials of {study.name}", key="trials", sections=[section])
 
