@@ -100,7 +100,7 @@ def _check(studies: Sequence[ComparedStudy]) -> None:
         count = f"only {studies[0].name}" if studies else "none"
         raise UsageError(
             f"a comparison needs at least two studies, or replicates of one, but there is {count}. To see one "
-            "study run `phyla report STUDY`; to make replicates run `phyla run FILE --replicates 5`"
+            "study run `phyla report STUDY`; to make replicates run `phyla run FILE --replicates 6`"
         )
     objectives: dict[object, list[ComparedStudy]] = {}
     for study in studies:

@@ -322,7 +322,7 @@ def test_replicates_of_one_study_have_a_page(finals: list[float | None], tmp_pat
     assert comparison.tests == []
     text = PageText(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
     assert "p adjusted" not in text
-    check_facts(text, "phyla run FILE --replicates 5")
+    check_facts(text, "phyla run FILE --replicates 6")
 
 
 def test_a_difference_that_is_not_significant_needs_more_seeds() -> None:

@@ -62,7 +62,7 @@ def differences_figure(comparison: ComparedGroups) -> style.Figure:
     known = [(test, test.interval) for test in tests if test.interval is not None]
     if not known:
         return style.empty(
-            title, "A test needs at least two replicates of each study: `phyla run FILE --replicates 5`."
+            title, "A test needs at least two replicates of each study. For six: phyla run FILE --replicates 6"
         )
     notes = ["In brackets: replicates of each that would make it significant in 80 of 100 cases."]
     notes += [f"The first {PAIRS} of {len(known)} pairs are drawn."] if len(known) > PAIRS else []
