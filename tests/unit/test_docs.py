@@ -438,6 +438,32 @@ def test_the_commands_of_pages_on_watching_are_understood(page: str) -> None:
         understand(shlex.split(line))
 
 
+def scripted(page: str, folder: Path, **programs: str) -> int:
+    """Run the longest script of a page with other programs in place of the real ones; return its exit status."""
+    scripts = re.findall(r"^```sh\n(.*?)^```", (DOCS / "how-to" / page).read_text(), re.MULTILINE | re.DOTALL)
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    (folder / "runs/exp1/checkpoints").mkdir(parents=True)
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    return subprocess.run(["sh", "-c", max(scripts, key=len)], cwd=folder, env=variables, timeout=60).returncode
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, ""), (1, ""), (75, "requeue 7\n"), (143, "requeue 7\n")])
+def test_a_watch_on_slurm_requeues_itself_and_keeps_its_status(tmp_path: Path, status: int, told: str) -> None:
+    (tmp_path / "told").touch()
+    programs = {"srun": f"exit {status}", "scontrol": 'echo "$@" >> told'}
+    assert scripted("watch-slurm.md", tmp_path, **programs) == status
+    assert (tmp_path / "told").read_text() == told
+
+
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_watch_beside_torchrun_ends_with_training_but_not_with_its_crash(tmp_path: Path, training: int) -> None:
+    programs = {"phyla": "exit 3", "torchrun": f"exit {training}"}
+    assert scripted("watch-torchrun.md", tmp_path, **programs) == 3
+    assert (tmp_path / "runs/exp1/checkpoints/DONE").exists() == (training == 0)
+
+
 def test_the_pages_on_watching_are_short() -> None:
     for page in ("watch-slurm.md", "watch-torchrun.md"):
         assert len((DOCS / "how-to" / page).read_text().split()) <= 300
