@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -240,13 +241,29 @@ def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
 
 
+def ends_only_call(error: BaseException) -> bool:
+    """Return whether an error of user code ends the call that raised it, rather than the process."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(ends_only_call, error.exceptions))
+    # Of those that are no Exception, asyncio, trio and pytest have some for what they cancel or fail.
+    own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return isinstance(error, Exception) or not (own or isinstance(error, KeyboardInterrupt))
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error of user code, whose `__str__` may fail, too."""
+    with suppress(Exception):
+        return str(error)
+    return "its message cannot be shown, since its __str__ raises"
+
+
 def with_place(error: BaseException) -> str:
     """Return an error in words, with the file and line of the user's code that raised it."""
     frames = [*traceback.extract_tb(error.__traceback__)]
     # An error of phyla's own code has a line there.
     last = (frames[-1].filename, frames[-1].lineno) if frames and not isinstance(error, UsageError) else None
     place = line_of(error) or last
-    words = ": ".join(filter(None, (type(error).__name__, str(error))))
+    words = ": ".join(filter(None, (type(error).__name__, message_of(error))))
     return words if place is None else f"{words} ({place[0]}, line {place[1]})"
 
 

@@ -1,5 +1,6 @@
 """What goes wrong inside a trial becomes a clear error on that trial; the study goes on or says what to do."""
 
+import asyncio
 import errno
 import inspect
 import json
@@ -50,17 +51,18 @@ def good(trial: Trial) -> None:
     trial.report(score=state["steps"] + trial.params["lr"])
 
 
-def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError])
+def test_an_exception_is_retried_and_then_replaced(tmp_path: Path, kind: type[BaseException]) -> None:
     def train(trial: Trial) -> None:
         if trial.member == 1 and trial.generation == 1 and "replaces" not in trial.reason:
-            raise ValueError(f"lr={trial.params['lr']:.2f} exploded")
+            raise kind(f"lr={trial.params['lr']:.2f} exploded")
         good(trial)
 
     results = study(tmp_path, train).run()
     failed = [trial for trial in results.trials() if trial.state is JobState.FAILED]
     assert len(failed) == 1
     assert failed[0].failures == failed[0].token == 3
-    assert "ValueError: lr=" in (failed[0].error or "")
+    assert f"{kind.__name__}: lr=" in (failed[0].error or "")
     assert "exploded" in (failed[0].error or "")
     assert results.counts() == {"completed": 12, "failed": 1}
     assert results.state is StudyState.COMPLETED

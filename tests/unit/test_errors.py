@@ -1,5 +1,6 @@
 """Which errors of the system are reported as a paragraph, and which as a traceback."""
 
+import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from phyla.errors import advice_on, is_place_error, is_storage_error
+from phyla.errors import StateError, advice_on, ends_only_call, is_place_error, is_storage_error
+from phyla.study_modules import StudyFileRead
 from phyla.system.drafts import replace_text
 
 USER = "def write(path, text):\n    path.write_text(text)\n"
@@ -37,3 +39,10 @@ def test_a_file_that_cannot_be_replaced_stays_and_no_draft_is_left(tmp_path: Pat
     (tmp_path / "directory/file").mkdir(parents=True)
     error_of(replace_text, tmp_path / "directory")
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]
+
+
+def test_of_errors_that_no_handler_for_exceptions_catches_only_interrupts_and_our_own_end_the_process() -> None:
+    one_call = (ValueError(), StateError(), SystemExit(3), asyncio.CancelledError(), GeneratorExit())
+    for error in (*one_call, KeyboardInterrupt(), StudyFileRead()):
+        group = BaseExceptionGroup("all", [ValueError(), error])
+        assert ends_only_call(error) == ends_only_call(group) == (error in one_call)

@@ -43,6 +43,20 @@ def test_nothing_in_a_message_reaches_the_terminal_as_it_is() -> None:
     assert cause.error == "ValueError: \\x1b[31mred \\udcff \\x00 caf\u00e9"
 
 
+def test_a_message_that_cannot_be_made_hides_neither_type_nor_place() -> None:
+    class Broken(LookupError):
+        def __str__(self) -> str:
+            raise KeyError("no such field")
+
+    def act() -> None:
+        raise Broken
+
+    cause = cause_of(raised(act), train, None)
+    assert "Broken: " in cause.error
+    assert "__str__" in cause.error
+    assert cause.line == act.__code__.co_firstlineno + 1
+
+
 def test_a_message_without_words_is_its_type() -> None:
     assert cause_of(AssertionError(), train, None).error == "AssertionError"
 

@@ -1,5 +1,6 @@
 """What evaluation code gets and gives, in process: shards, seeds, arrays, commands, bindings, errors."""
 
+import asyncio
 import gc
 import json
 import sys
@@ -268,9 +269,12 @@ def test_what_a_failed_attempt_saved_is_removed_and_never_counted(tmp_path: Path
     assert len(list((bench.outputs / "run").iterdir())) == 1
 
 
-def test_an_error_says_where_it_was_raised_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [KeyError, asyncio.CancelledError])
+def test_an_error_says_where_it_was_raised_and_its_traceback_is_in_the_log(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
     def bad(_evaluation: Evaluation) -> None:
-        raise KeyError("weights")
+        raise kind("weights")
 
     bench = Bench(tmp_path, suite(EvalTask("a", bad, max_attempts=1)))
     bench.checkpoint(100)
@@ -279,10 +283,10 @@ def test_an_error_says_where_it_was_raised_and_its_traceback_is_in_the_log(tmp_p
     log = tmp_path / "logs" / "worker-0.log"
     place = f"{__file__}, line {bad.__code__.co_firstlineno + 1}"
     said, *trace = outcome.error.splitlines()
-    check_facts(said, "KeyError", "weights", place, log)
+    check_facts(said, kind.__name__, "weights", place, log)
     assert "in bad" in "".join(trace)
     assert "eval task 'a' of suite 's' on step-100, attempt 1 failed\nTraceback" in log.read_text()
-    assert log.read_text().endswith("KeyError: 'weights'\n")
+    assert str(kind("weights")) in log.read_text().splitlines()[-1]
     assert bench.group().state is GroupState.PARTIAL
     assert said in (bench.group().why or "")
 

@@ -24,6 +24,7 @@ from phyla.errors import (
     ProcessSpoiled,
     StoreError,
     advice_on,
+    ends_only_call,
     is_storage_error,
 )
 from phyla.evaluation import EvalTask, Preparation, Suite
@@ -175,7 +176,9 @@ class Evaluator:
             return None
         except (ConfigurationError, NotImportable) as error:
             return self._log_error(work, error, retryable=False)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
+        except BaseException as error:
+            if not ends_only_call(error):
+                raise
             # The loaded object may be the cause.
             self._loaded = None
             return self._handle_error(work, study, error)

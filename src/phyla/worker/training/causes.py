@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from phyla.errors import CommandFailed, TrialError, line_of
+from phyla.errors import CommandFailed, TrialError, line_of, message_of
 from phyla.records import Cause
 from phyla.worker.commands.command import Command
 
@@ -36,7 +36,7 @@ def cause_of(error: BaseException, train: Callable[..., object] | None, log: Pat
     kind = type(error).__qualname__
     if module not in ("builtins", "__main__") and not module.startswith("phyla."):
         kind = f"{module}.{kind}"
-    first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
+    first = next(iter(message_of(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
     if isinstance(error, SystemExit):
         first = "; ".join(filter(None, (first, "return instead of calling sys.exit, or raise what went wrong")))
     file, line = line_of(error) or (None if train is None else _beginning(train)) or (None, None)

@@ -24,6 +24,7 @@ from phyla.errors import (
     StoreError,
     TrialError,
     advice_on,
+    ends_only_call,
     is_storage_error,
 )
 from phyla.machine import Completion, Failure
@@ -168,7 +169,9 @@ class Trainer:
             raise
         except (StoreError, ProcessSpoiled):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
+        except BaseException as error:
+            if not ends_only_call(error):
+                raise
             return self._handle_error(session, error)
         finally:
             self._beats += session.beats
@@ -212,7 +215,7 @@ class Trainer:
             self._cached = (checkpoint.name, session.cached_state)
         return completion
 
-    def _handle_error(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
+    def _handle_error(self, session: TrialSession, error: BaseException) -> Failure | None:
         # If the whole checkpoint storage is unreachable, no single checkpoint is lost.
         self.repository.check_owner()
         if isinstance(error, CheckpointsAbsent):
