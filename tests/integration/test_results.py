@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,11 +11,12 @@ import forked
 import phyla
 from durability import load, run
 from facts import raises
-from phyla.errors import StudyNotFound, UsageError
+from phyla.errors import PhylaError, StudyNotFound, UsageError
 
 STUDY = """
 import os
 from pathlib import Path
+from typing import Any
 import phyla
 
 HOME = Path({home!r})
@@ -62,8 +64,20 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     each = results.trials()[-1]
     assert results.checkpoint(each) == results.checkpoint(each.id)
     assert results.checkpoint(best.trial) == best.checkpoint
-    with raises(UsageError, "toy", "trial 99"):
-        results.checkpoint(99)
+    for column in ("trial", "attempts"), ("trial", "fitness"):  # a row of the second has floats
+        trial = frame[list(column)].iloc[-1]["trial"]
+        assert results.checkpoint(trial) == results.checkpoint(each)
+        assert results.story(trial) == results.story(each.id) != []
+        assert results.reports(trial) == results.reports(each.id) != []
+        assert results.schedule(trial) == results.schedule(each.id)
+    for ask in (results.checkpoint, results.story, results.schedule):
+        with raises(PhylaError, "toy", "trial 99"):
+            ask(99)
+    wrongs: list[Any] = [-1, 2**63, 1.5, "1"]
+    for read in (results.checkpoint, results.story, results.schedule, results.reports):
+        for wrong in wrongs:
+            with raises(UsageError, "trial=", str(wrong)):
+                read(wrong)
     counts, score = "completed, trials: 24 completed", f"best score {best.fitness:g} (trial {best.trial})"
     assert repr(results) == f"<Results of study 'toy': {counts}, {score}>"
     assert repr(best).startswith(

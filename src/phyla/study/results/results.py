@@ -39,7 +39,7 @@ from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
 from phyla.study.results.progress import Failures, Progress, lease_s, mark_lost_workers, progress
 from phyla.study.results.story import Event, read_story
-from phyla.validation import look_up
+from phyla.validation import check_integer, look_up, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +58,7 @@ COLUMNS = (
     *("worker", "created_at", "started_at", "ended_at"),
 )
 """Columns of every row of a trial."""
+MOST_ID = 2**63 - 1
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
 
 
@@ -146,7 +147,7 @@ class Results:
             UsageError: there is no such trial.
             CheckpointMissing: it left no checkpoint, or that was collected since.
         """
-        key = trial if isinstance(trial, int) else trial.id
+        key = trial.id if isinstance(trial, TrialRecord) else _check_id(trial)
         for row in self._query(queries.trials, ids=[key]):
             rows = self._query(queries.checkpoints, names=[row.checkpoint or ""])
             return checkpoint_of(self.name, row, rows[0] if rows else None, self._root)
@@ -214,7 +215,7 @@ class Results:
 
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
-        return self._query(queries.reports, trial)
+        return self._query(queries.reports, _check_id(trial))
 
     def story(self, trial: int) -> list[Event]:
         """Return what happened to a trial, in order: why it was created, its attempts, its end, its descendants.
@@ -222,7 +223,7 @@ class Results:
         Raises:
             UsageError: there is no such trial.
         """
-        events = self._query(read_story, trial)
+        events = self._query(read_story, _check_id(trial))
         if not events:
             command = self.places.command("trials", self.name)
             raise UsageError(f"study {self.name!r} has no trial {trial}; `{command}` lists its trials")
@@ -275,7 +276,7 @@ class Results:
         return Schedule.along(self._ancestry(trial)[::-1])
 
     def _ancestry(self, trial: int) -> Sequence[TrialRecord]:
-        path = self._query(queries.ancestry, trial)
+        path = self._query(queries.ancestry, _check_id(trial))
         if not path or path[0].measures:
             raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
         return path
@@ -391,6 +392,13 @@ class Results:
         for column in {"created_at", "started_at", "ended_at"} & {*frame}:
             frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
         return frame
+
+
+def _check_id(trial: Any) -> int:
+    """Return the id of a trial as a database takes it; one from a data frame is a number of NumPy's."""
+    value = plain(trial)
+    whole = isinstance(value, float) and value.is_integer()
+    return check_integer("trial", int(value) if whole else value, least=0, most=MOST_ID)
 
 
 def _has_ended(job: EvalJob) -> bool:
