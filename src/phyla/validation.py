@@ -59,6 +59,19 @@ def check_name(label: str, name: object, more: str = "") -> None:
         raise ConfigurationError(f"{label}: use up to 100 letters, digits, '_', '-' and '.'{more}")
 
 
+def check_function(label: str, function: object, takes: str) -> None:
+    """Reject what a call would not run to its end; `label` names it in the error."""
+    if not callable(function):
+        raise ConfigurationError(f"{label}={function!r}: must be a function that takes {takes}")
+    for code in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(code):
+            raise ConfigurationError(f"{label}={function!r} is async: write `def`, and call asyncio.run in it")
+        if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+            raise ConfigurationError(
+                f"{label}={function!r} is a generator, so a call runs nothing: leave out yield"
+            )
+
+
 def plain(value: Any) -> Any:
     """Return a number of NumPy or another library as Python's own; everything else as it is."""
     if isinstance(value, bool | float):

@@ -526,6 +526,7 @@ def test_another_configuration_is_refused_unless_it_is_changed(tmp_path: Path) -
         ({"name": "a/b"}, "study name 'a/b'"),
         ({"seed": -1}, "seed=-1"),
         ({"train": 3}, "train=3"),
+        ({"setup": 3}, "setup=3"),
         ({"retries": phyla.Retention()}, r"retries=Retention\(.*give phyla\.Retries\(\.\.\.\)"),
         ({"retention": 3}, r"retention=3: give phyla\.Retention\(\.\.\.\)"),
     ],

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation.command_line import split_command
-from phyla.validation import check
+from phyla.validation import check, check_function
 
 FIELDS = ("checkpoint", "into", "step", "name")
 """Fields that the arguments of a preparing command may have in braces."""
@@ -45,8 +45,8 @@ class Preparation:
     def __post_init__(self) -> None:
         if (self.function is None) == (self.command is None):
             raise ConfigurationError("Preparation(...): give either function= or command=")
-        if self.function is not None and not callable(self.function):
-            raise ConfigurationError(f"Preparation(function={self.function!r}): must be a function")
+        if self.function is not None:
+            check_function("Preparation: function", self.function, "a checkpoint and a directory")
         if self.command is not None:
             example = ("convert", "{checkpoint}", "{into}/weights")
             arguments = split_command("Preparation(", self.command, FIELDS, example)

@@ -14,7 +14,7 @@ from phyla.evaluation.command_line import split_command
 from phyla.evaluation.policy import Policy
 from phyla.evaluation.preparation import Preparation, preparation_of
 from phyla.records import UNLESS_NONE, Goal, JsonObject, Maximize, Minimize
-from phyla.validation import check, check_name, look_up, suggestion
+from phyla.validation import check, check_function, check_name, look_up, suggestion
 
 RESOURCES = ("gpus", "label")
 
@@ -79,8 +79,8 @@ class EvalTask:
             object.__setattr__(self, "evaluate", self.evaluate.evaluate)
         if (self.evaluate is None) == (self.command is None):
             raise ConfigurationError(f"EvalTask({self.name!r}): give either evaluate= or command=")
-        if self.evaluate is not None and not callable(self.evaluate):
-            raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
+        if self.evaluate is not None:
+            check_function(f"EvalTask({self.name!r}): evaluate", self.evaluate, "an evaluation")
         if self.command is not None:
             example = ("evaluate", "{checkpoint}", "{results}")
             arguments = split_command(f"EvalTask({self.name!r}, ", self.command, FIELDS, example)
@@ -232,6 +232,8 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, such as [{watch!r}]")
         for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.load is not None:
+            check_function(f"Suite({self.name!r}): load", self.load, "a checkpoint")
         object.__setattr__(self, "prepare", preparation_of(self.prepare, f"Suite({self.name!r}"))
         identity = "" if self.preparation is None else self.preparation.identity
         object.__setattr__(self, "tasks", tuple(task.prepared_by(identity) for task in self.tasks))

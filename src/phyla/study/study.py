@@ -18,7 +18,7 @@ from phyla.study.declaration import Declared, Replicate, Retention, Retries, rep
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import ConfigChange, Results
 from phyla.study.validation import check_gpus, check_objectives, check_starts, check_tasks, make_term
-from phyla.validation import check_name, plain, suggest_arguments
+from phyla.validation import check_function, check_name, plain, suggest_arguments
 
 if TYPE_CHECKING:
     from phyla.client import Client
@@ -88,8 +88,9 @@ class Study:
         seed = plain(seed)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0 and below 2**63")
-        if train is not None and not callable(train):
-            raise ConfigurationError(f"train={train!r}: must be a function that takes a trial")
+        for argument, function, takes in (("train", train, "a trial"), ("setup", setup, "a worker")):
+            if function is not None:
+                check_function(argument, function, takes)
         for argument, value, kind in (("retention", retention, Retention), ("retries", retries, Retries)):
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{argument}={value!r}: give phyla.{kind.__name__}(...)")
