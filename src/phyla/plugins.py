@@ -238,7 +238,11 @@ def reference(target: Callable[..., Any]) -> str:
         )
     if not study_modules.is_study_file(module):
         return f"{module}:{name}"
-    file = getattr(sys.modules.get(module), "__file__", None)
+    # `python -m cProfile study.py` runs the file as a `__main__` that sys.modules does not have.
+    names = getattr(target, "__globals__", {})
+    if names.get("__name__") != module and module in sys.modules:
+        names = vars(sys.modules[module])
+    file = names.get("__file__")
     if file is None or not Path(file).is_file():  # `python - < file` names "<stdin>", `python <(...)` a pipe
         raise NotImportable(
             f"{name} was defined in a notebook, an interactive session or standard input, where a worker process "

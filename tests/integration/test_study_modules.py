@@ -198,6 +198,13 @@ def test_a_module_of_a_package(tmp_path: Path) -> None:
     assert read_by(tmp_path, "pkg.study") == [42]
 
 
+@pytest.mark.parametrize("tool", [["cProfile", "-o", "profile"], rarely(["trace", "--count", "-C", "counts"])])
+def test_a_script_under_a_tool_that_runs_it_as_main(tmp_path: Path, tool: list[str]) -> None:
+    write(tmp_path, "alone")
+    python(tmp_path, "-m", *tool, "study.py", workers=1, fresh=True)
+    assert read_by(tmp_path, "study") == [42]
+
+
 @pytest.mark.parametrize("name", ["queue.py", rarely("my-study.py"), rarely("my.study.v2.py")])
 def test_names_that_are_taken_or_no_words(tmp_path: Path, name: str) -> None:
     write(tmp_path, "spawn", name=name)
