@@ -280,7 +280,10 @@ def resolve(target: str) -> Callable[..., Any]:
         for part in name.split("."):
             candidate = getattr(candidate, part)
     except (ImportError, AttributeError, OSError) as error:
-        raise NotImportable(f"cannot import {name!r} from {source!r}: {error}") from error
+        package = getattr(error, "name", None) or "/"
+        there = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{package}.")
+        hint = "; put the directory that has it on PYTHONPATH, or install it" if there else ""
+        raise NotImportable(f"cannot import {name!r} from {source!r}: {error}{hint}") from error
     if not callable(candidate):
         raise NotImportable(f"{target!r} is {candidate!r}, which is not a function")
     return candidate  # type: ignore[no-any-return]  # callable, which is all that can be known

@@ -106,6 +106,14 @@ def test_a_script_that_workers_could_not_import_is_named(
         plugins.reference(train)
 
 
+def test_a_module_that_only_the_first_process_finds_is_told_from_one_that_lacks_a_name() -> None:
+    for target in ("absent.test_it:train", "absent:train"):
+        with raises(NotImportable, "train", target.partition(":")[0], "PYTHONPATH"):
+            plugins.resolve(target)
+    with pytest.raises(NotImportable, match=r"has no attribute 'absent'$"):
+        plugins.resolve("json:absent")
+
+
 def train() -> None: ...
 
 
