@@ -281,8 +281,8 @@ def resolve(target: str) -> Callable[..., Any]:
             candidate = getattr(candidate, part)
     except (ImportError, AttributeError, OSError) as error:
         package = getattr(error, "name", None) or "/"
-        there = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{package}.")
-        hint = "; put the directory that has it on PYTHONPATH, or install it" if there else ""
+        absent = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{package}.")
+        hint = "; put the directory that has it on PYTHONPATH, or install it" if absent else ""
         raise NotImportable(f"cannot import {name!r} from {source!r}: {error}{hint}") from error
     if not callable(candidate):
         raise NotImportable(f"{target!r} is {candidate!r}, which is not a function")

@@ -16,7 +16,6 @@ from phyla.errors import PhylaError, StudyNotFound, UsageError
 STUDY = """
 import os
 from pathlib import Path
-from typing import Any
 import phyla
 
 HOME = Path({home!r})

@@ -26,12 +26,22 @@ def read_file(file: Path, kind: str) -> ModuleType:
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
         where = f"{file}, line {lines[-1]}:" if lines else f"{file}:"
         if not isinstance(error, SystemExit):
-            raise UsageError(f"{where} {type(error).__name__}: {error}") from error
+            raise UsageError(f"{where} {type(error).__name__}: {error}{_advice_on(error, kind)}") from error
         raise UsageError(
             f"{where} the file ended itself with exit status {error.code} while it was read; give the "
             "arguments that it parses after --, and put what ends the program under "
             f'`if __name__ == "__main__":`, the {kind} above it'
         ) from error
+
+
+def _advice_on(error: Exception, kind: str) -> str:
+    if not isinstance(error, ImportError) or "relative import" not in str(error):
+        return ""
+    module = "give it as package.module:NAME" if kind == "suite" else "start it with `python -m package.module`"
+    return (
+        f". A {kind} file is in no package: import what is beside it by its name (`from settings import lr`, not "
+        f"`from .settings import lr`), or {module}"
+    )
 
 
 def module_named(source: str, folder: Path) -> ModuleType:

@@ -59,6 +59,7 @@ COLUMNS = (
 )
 """Columns of every row of a trial."""
 MOST_ID = 2**63 - 1
+"""What a database can hold."""
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
 
 
