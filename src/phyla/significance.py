@@ -100,7 +100,8 @@ def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float,
     Values of one group are not independent of each other; groups are. Both are None with fewer than two groups.
     Sources: Liang and Zeger 1986 (the variance), with the factor G / (G - 1) and Student's t with G - 1 degrees of
     freedom for G groups (Cameron and Miller 2015, A practitioner's guide to cluster-robust inference). If each
-    value is a group, it is the one-sample t-test.
+    value is a group, it is the one-sample t-test. If all values are equal, their variance tells nothing, and p is
+    that of the sign test of the groups: two questions of two are no proof.
     """
     from scipy.special import stdtr
 
@@ -113,7 +114,7 @@ def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float,
     squares = math.fsum(total * total for total in sums.values())
     stderr = unit * math.sqrt(squares * len(sums) / (len(sums) - 1)) / len(values)
     if stderr <= ROUNDING * max(map(abs, values)):
-        return mean, 0.0, 1.0 if mean == 0 else 0.0
+        return mean, 0.0, 1.0 if mean == 0 else smallest_p(len(sums), len(sums), paired=True)
     return mean, stderr, 2 * float(stdtr(len(sums) - 1.0, -abs(mean) / stderr))
 
 

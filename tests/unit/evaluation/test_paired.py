@@ -34,8 +34,18 @@ def test_samples_that_are_repeated_in_their_group_say_nothing_new(values: list[f
 
 def test_one_group_has_no_standard_error() -> None:
     assert clustered([1.0, 2.0], ["a", "a"]) == (1.5, None, None)
-    assert clustered([0.5, 0.5], [1, 2]) == (0.5, 0.0, 0.0)
-    assert clustered([0.0, 0.0], [1, 2]) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 6, 20, 2000])
+@pytest.mark.parametrize("value", [1.0, -0.1])
+def test_equal_differences_are_as_significant_as_their_signs(count: int, value: float) -> None:
+    signs = stats.binomtest(count, count).pvalue
+    for times in (1, 3):
+        mean, stderr, p = clustered([value] * times * count, [*range(count)] * times)
+        assert mean == pytest.approx(value)
+        assert stderr == 0
+        assert p == pytest.approx(signs)
+    assert clustered([0.0] * count, range(count)) == (0.0, 0.0, 1.0)
 
 
 def score(values: dict[str, float], groups: dict[str, str] | None = None) -> ModelScore:
