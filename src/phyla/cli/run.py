@@ -472,11 +472,14 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
 
 def _print_unrecognized(directories: Iterable[str]) -> None:
     """Say what to do about directories in which no checkpoint was recognized."""
-    where = " and ".join(directories)
-    if where:
+    from phyla.watcher import find_below, get_format
+
+    for where in directories:
+        below = find_below(Path(where), get_format("auto"))
+        which = "is it the right directory?" if below is None else f"watch {below}, which has some?"
         print(
-            f"no finished checkpoint in {where}: is it the right directory? --format quiet accepts any file or "
-            "directory; see also --format marker=NAME and steps=TEMPLATE",
+            f"no finished checkpoint in {where}: {which} --format quiet accepts any file or directory; see also "
+            "--format marker=NAME and steps=TEMPLATE",
             file=sys.stderr,
         )
 

@@ -283,6 +283,17 @@ class CheckpointFormat(ABC):
         return verdict, step
 
 
+def find_below(root: Place, kind: CheckpointFormat) -> Path | None:
+    """Return the first directory in a local root that has checkpoints; None if the root has some itself."""
+    if not isinstance(root, Path) or any(kind.candidates(entries := Root(root))):
+        return None
+    for name in entries.folders:
+        with suppress(CheckpointStorageFailed):  # it cannot be listed
+            if any(kind.candidates(Root(root / name))):
+                return root / name
+    return None
+
+
 @cache
 def load_formats() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` tries them."""

@@ -15,6 +15,7 @@ import pytest
 
 import phyla
 from facts import check_facts, raises
+from foreign import save
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import (
     CheckpointChanged,
@@ -34,6 +35,7 @@ from phyla.watcher import (
     Following,
     StudyWatcher,
     WatchThread,
+    find_below,
     get_format,
     holder,
     lock,
@@ -1012,6 +1014,32 @@ def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) 
     awaited = world.watcher.describe_missing() or ""
     check_facts(awaited, world.root)
     check_facts(awaited, "--format")
+
+
+def test_the_directory_below_that_has_checkpoints_is_named(tmp_path: Path) -> None:
+    kind = get_format("auto")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/events.txt").write_text("x")
+    assert find_below(tmp_path, kind) is find_below(tmp_path / "absent", kind) is None
+    save(tmp_path / "runs/step_1/a.pt", b"1")
+    assert find_below(tmp_path, kind) == tmp_path / "runs"
+    save(tmp_path / "b.pt", b"1")
+    assert find_below(tmp_path, kind) is None
+
+
+def test_a_watch_one_directory_too_high_names_the_one_below(world: World) -> None:
+    save(world.root / "below/a.pt", b"1")
+    world.watcher = DirectoryWatcher(
+        world.sightings,
+        world.root,
+        get_format("torch"),
+        run=world.run,
+        snapshots=world.snapshots,
+        best=world.best,
+        clock=lambda: world.now,
+    )
+    world.look()
+    check_facts(world.watcher.describe_missing() or "", world.root / "below", "torch")
 
 
 def test_a_watcher_that_starts_while_somebody_asks_who_watches_gets_its_lock(tmp_path: Path) -> None:
