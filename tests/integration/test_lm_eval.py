@@ -1,5 +1,6 @@
 """Suites of lm-evaluation-harness give what the harness gives, on a tiny model and tasks of local files."""
 
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import pytest
 import forked
 from effort import rarely
 from facts import check_facts
+from phyla.integrations.lm_eval.evaluation import describe_machine_once
 from study_files import DOCS, blocks
 
 LIMIT_S = 600
@@ -262,6 +264,21 @@ def test_what_a_diverged_model_guesses_counts_for_nothing(evaluated: Evaluated) 
     assert [row["checkpoint"]["step"] for row in best] == [10]
 
 
+def test_the_machine_is_described_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lm_eval.loggers.utils import add_env_info
+    from torch.utils import collect_env
+
+    counter = itertools.count()
+    monkeypatch.setattr(collect_env, "get_pretty_env_info", lambda: f"description {next(counter)}")
+    describe_machine_once.cache_clear()
+    for _ in range(2):
+        describe_machine_once()
+        results: dict[str, Any] = {}
+        add_env_info(results)
+        assert results["pretty_env_info"] == "description 0"
+    describe_machine_once.cache_clear()
+
+
 def test_a_suite_without_a_best_checkpoint_is_named(evaluated: Evaluated) -> None:
     words = ("watch", "runs", "--lm-eval", "many,rolling", "--lm-eval-option", "include_path=tasks", "--plan")
     check_facts(evaluated.run(*words), "lm-eval", "objective", "--lm-eval-option 'objective=maximize acc_mean'")
@@ -324,6 +341,7 @@ def test_a_checkpoint_without_a_tokenizer_is_not_evaluated(evaluated: Evaluated)
 
 
 ADAPTERS = """
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace

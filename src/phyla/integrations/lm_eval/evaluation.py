@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -124,6 +126,7 @@ def evaluate(evaluation: Evaluation) -> None:
     """Evaluate a task of the harness, or one shard of it."""
     from lm_eval import simple_evaluate
 
+    describe_machine_once()
     config, shard, loaded = evaluation.config, evaluation.shard, evaluation.loaded
     name = config["task"]
     file = loaded.files.get(name)
@@ -160,6 +163,15 @@ def evaluate(evaluation: Evaluation) -> None:
     shared = ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "lm_eval_version", "git_hash")
     kept = {name: results[name] for name in shared if name in results}
     evaluation.save(harness=json.dumps(kept, default=str, indent=1))
+
+
+@cache
+def describe_machine_once() -> None:
+    """Keep the harness's description of this machine: for each task it would start pip and many other programs."""
+    with suppress(ImportError):
+        from torch.utils import collect_env
+
+        collect_env.get_pretty_env_info = cache(collect_env.get_pretty_env_info)
 
 
 def _forget_guesses(rows: Sequence[dict[str, Any]]) -> bool:
