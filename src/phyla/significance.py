@@ -25,7 +25,10 @@ RANK_EFFICIENCY = 3 / math.pi
 
 
 def unit_of(values: Collection[float]) -> float:
-    """Return a power of two in units of which finite values are exact, and their squares do not overflow."""
+    """Return a power of two in units of which finite values are about 1, so that sums and squares do not overflow.
+
+    Dividing by it rounds nothing but values that are negligible beside the largest.
+    """
     _, exponent = math.frexp(max(map(abs, values), default=0.0))
     return math.ldexp(1.0, max(exponent - 2, -1074))
 
@@ -97,11 +100,12 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float, float | None, float | None]:
     """Return the mean of finite values, its standard error, and the two-sided p of a mean of 0.
 
-    Values of one group are not independent of each other; groups are. Both are None with fewer than two groups.
+    Values of one group are not independent of each other; groups are. With fewer than two groups the standard
+    error and p are None.
     Sources: Liang and Zeger 1986 (the variance), with the factor G / (G - 1) and Student's t with G - 1 degrees of
     freedom for G groups (Cameron and Miller 2015, A practitioner's guide to cluster-robust inference). If each
-    value is a group, it is the one-sample t-test. If all values are equal, their variance tells nothing, and p is
-    that of the sign test of the groups: two questions of two are no proof.
+    value is a group, it is the one-sample t-test. Where groups do not vary, that gives p = 0 for any number of
+    them, so p is that of the sign test of the groups.
     """
     from scipy.special import stdtr
 
@@ -113,8 +117,9 @@ def clustered(values: Sequence[float], groups: Sequence[object]) -> tuple[float,
         return mean, None, None
     squares = math.fsum(total * total for total in sums.values())
     stderr = unit * math.sqrt(squares * len(sums) / (len(sums) - 1)) / len(values)
-    if stderr <= ROUNDING * max(map(abs, values)):
-        return mean, 0.0, 1.0 if mean == 0 else smallest_p(len(sums), len(sums), paired=True)
+    rounding = ROUNDING * max(map(abs, values))
+    if stderr <= rounding:
+        return mean, 0.0, smallest_p(len(sums), len(sums), paired=True) if abs(mean) > rounding else 1.0
     return mean, stderr, 2 * float(stdtr(len(sums) - 1.0, -abs(mean) / stderr))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from phyla.significance import clustered, holm, mean_of, welch
+from phyla.significance import clustered, holm, mean_of, smallest_p, welch
 
 
 @final
@@ -106,15 +106,20 @@ def _unpaired(task: str, metric: str, first: ModelScore, second: ModelScore) -> 
         for score in (first, second)
         if score.stderr is not None and score.n is not None and score.n > 1 and math.isfinite(score.value)
     ]
-    known = len(summaries) == 2
+    stderr = p = None
+    if len(summaries) == 2:
+        (_, ours, count), (_, theirs, other) = summaries
+        stderr = math.hypot(ours, theirs)
+        # Samples that do not vary are no proof if there are two of each: at most that they are ranked apart.
+        p = welch(*summaries, alternative="two-sided") or smallest_p(count, other, paired=False)
     return ModelDifference(
         task=task,
         metric=metric,
         value=first.value,
         reference=second.value,
         difference=first.value - second.value,
-        stderr=math.hypot(summaries[0][1], summaries[1][1]) if known else None,
-        p=welch(summaries[0], summaries[1], alternative="two-sided") if known else None,
+        stderr=stderr,
+        p=p,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -46,6 +47,24 @@ def test_equal_differences_are_as_significant_as_their_signs(count: int, value: 
         assert stderr == 0
         assert p == pytest.approx(signs)
     assert clustered([0.0] * count, range(count)) == (0.0, 0.0, 1.0)
+
+
+def test_groups_that_differ_by_rounding_errors_do_not_differ() -> None:
+    mean, stderr, p = clustered([0.1, 0.2, -0.3] * 20, [index // 3 for index in range(60)])
+    assert mean != 0
+    assert abs(mean) < 1e-16
+    assert (stderr, p) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 20])
+def test_equal_values_of_different_samples_are_as_significant_as_their_ranks(count: int) -> None:
+    right = score({f"a{key}": 1.0 for key in range(count)})
+    wrong = score({f"b{key}": 0.0 for key in range(count)})
+    (row,) = compare_models({("t", "acc"): (right, wrong)})
+    assert (row.paired, row.difference, row.stderr) == (0, 1, 0)
+    assert row.p == pytest.approx(2 / math.comb(2 * count, count))
+    (same,) = compare_models({("t", "acc"): (right, replace(wrong, value=1.0))})
+    assert same.p == 1
 
 
 def score(values: dict[str, float], groups: dict[str, str] | None = None) -> ModelScore:
