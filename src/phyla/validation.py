@@ -63,13 +63,18 @@ def check_function(label: str, function: object, takes: str) -> None:
     """Reject what a call would not run to its end; `label` names it in the error."""
     if not callable(function):
         raise ConfigurationError(f"{label}={function!r}: must be a function that takes {takes}")
+    if why := why_not_run(function):
+        raise ConfigurationError(f"{label}={function!r} {why}")
+
+
+def why_not_run(function: object) -> str | None:
+    """Return why a call of a function would not run it, and what to do; None if it would."""
     for code in (function, type(function).__call__):
         if inspect.iscoroutinefunction(code):
-            raise ConfigurationError(f"{label}={function!r} is async: write `def`, and call asyncio.run in it")
+            return "is async: write `def`, and call asyncio.run in it"
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-            raise ConfigurationError(
-                f"{label}={function!r} is a generator, so a call runs nothing: leave out yield"
-            )
+            return "is a generator, so a call runs nothing: leave out yield"
+    return None
 
 
 def plain(value: Any) -> Any:

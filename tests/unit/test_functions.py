@@ -8,8 +8,9 @@ import pytest
 
 import phyla
 from facts import raises
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.evaluation import EvalTask, Preparation, Suite
+from phyla.strategies import ExploreWith
 
 
 async def coroutine(*_: object) -> None: ...
@@ -50,6 +51,7 @@ def prepared(function: Any) -> Preparation:
         lambda function: study(train=driven, setup=function),
         lambda function: EvalTask("a", function),
         lambda function: Suite("s", [EvalTask("a", driven)], load=function),
+        ExploreWith,
         prepared,
     ],
 )
@@ -61,5 +63,12 @@ def test_a_function_that_a_call_does_not_run_is_refused(give: Callable[[Any], ob
     for yields in (generator, asynchronous_generator):
         with raises(ConfigurationError, "generator", "yield"):
             give(yields)
-    with raises(ConfigurationError, "must be a function", "3"):
+    with raises(ConfigurationError, "function", "3"):
         give(3)
+
+
+def test_a_constraint_that_a_call_does_not_run_is_refused() -> None:
+    refused: dict[str, Any] = {"async": coroutine, "generator": generator}
+    for kind, function in refused.items():
+        with raises(SpaceError, function.__name__, kind):
+            phyla.Space(lr=phyla.Float(0.1, 1.0), constraints=[function])

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from phyla.errors import SpaceError
+from phyla.errors import SpaceError, message_of
 from phyla.space.choices import Choice, Ordinal
 from phyla.space.params import Params, Scalar, as_when, flatten, is_same, run_check
 from phyla.space.ranges import Float, Int
-from phyla.validation import suggestion
+from phyla.validation import suggestion, why_not_run
 
 Parameter: TypeAlias = Float | Int | Choice | Ordinal
 """Any of the four kinds of parameter."""
@@ -122,6 +122,8 @@ def check_list(option: str, value: object) -> list[Any]:
     for constraint in value if option == "constraints" else ():
         if not callable(constraint):
             raise SpaceError(f"a constraint must be a function, got {constraint!r}")
+        if why := why_not_run(constraint):
+            raise SpaceError(f"the constraint {name_of(constraint)} {why}")
     return list(value)
 
 
@@ -164,7 +166,8 @@ def find_violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar
         try:
             allowed: object = constraint(Params.of_flat(values))
         except Exception as error:
-            why = f"raised {type(error).__name__}: {error}; the values were {values!r} (inactive ones are absent)"
+            what = f"{type(error).__name__}: {message_of(error)}"
+            why = f"raised {what}; the values were {values!r} (inactive ones are absent)"
             raise SpaceError(f"the constraint {name_of(constraint)} {why}") from error
         if allowed is None:
             raise SpaceError(f"the constraint {name_of(constraint)} returned None; return True or False")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from phyla.errors import ConfigurationError
-from phyla.validation import check, setting_error
+from phyla.validation import check, setting_error, why_not_run
 
 T = TypeVar("T")
 
@@ -31,10 +31,12 @@ def check_mapping(outcome: object, name: str) -> None:
 
 
 def check_arguments(plugin: object, name: str, *arguments: str) -> None:
-    """Reject a function of a user, in a setting, that does not take as many arguments."""
+    """Reject a function of a user, in a setting, that a call does not run, or that takes other arguments."""
     function = getattr(plugin, name)
     if not callable(function):
         raise setting_error(plugin, name, f"give a function of ({', '.join(arguments)})")
+    if why := why_not_run(function):
+        raise setting_error(plugin, name, f"it {why}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
