@@ -22,9 +22,19 @@ def test_a_relative_import_is_explained(kind: str, advice: str, line: str, tmp_p
         read_file(file, kind)
 
 
-def test_another_import_that_fails_gets_no_advice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["from json import relative", "import in_a_package.too_high"])
+def test_another_import_that_fails_gets_no_advice(line: str, tmp_path: Path) -> None:
+    (tmp_path / "in_a_package").mkdir()
+    (tmp_path / "in_a_package/too_high.py").write_text("from ...relative import lr\n")
     file = tmp_path / "read.py"
-    file.write_text("from json import relative\n")
-    with raises(UsageError, file, "line 1", "relative") as caught:
+    file.write_text(f"{line}\n")
+    with raises(UsageError, file, "line 1", "ImportError", "relative") as caught:
         read_file(file, "study")
-    assert "package" not in str(caught.value)
+    assert "by its name" not in str(caught.value)
+
+
+def test_an_error_that_cannot_be_shown_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "read.py"
+    file.write_text("class Broken(Exception):\n    def __str__(self):\n        raise KeyError\n\n\nraise Broken\n")
+    with raises(UsageError, file, "line 6", "Broken", "__str__"):
+        read_file(file, "study")

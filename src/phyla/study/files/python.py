@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from phyla import study_modules
-from phyla.errors import UsageError
+from phyla.errors import UsageError, message_of
 
 
 def read_file(file: Path, kind: str) -> ModuleType:
@@ -26,7 +26,8 @@ def read_file(file: Path, kind: str) -> ModuleType:
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
         where = f"{file}, line {lines[-1]}:" if lines else f"{file}:"
         if not isinstance(error, SystemExit):
-            raise UsageError(f"{where} {type(error).__name__}: {error}{_advice_on(error, kind)}") from error
+            message = f"{type(error).__name__}: {message_of(error)}"
+            raise UsageError(f"{where} {message}{_advice_on(error, kind)}") from error
         raise UsageError(
             f"{where} the file ended itself with exit status {error.code} while it was read; give the "
             "arguments that it parses after --, and put what ends the program under "
@@ -35,7 +36,9 @@ def read_file(file: Path, kind: str) -> ModuleType:
 
 
 def _advice_on(error: Exception, kind: str) -> str:
-    if not isinstance(error, ImportError) or "relative import" not in str(error):
+    """Return a sentence to append: what to do about an error; empty for most errors."""
+    # Packages that are imported get "beyond top-level package" instead.
+    if not isinstance(error, ImportError) or "no known parent package" not in str(error):
         return ""
     module = "give it as package.module:NAME" if kind == "suite" else "start it with `python -m package.module`"
     return (
@@ -54,7 +57,7 @@ def module_named(source: str, folder: Path) -> ModuleType:
     try:
         return importlib.import_module(source)
     except Exception as error:
-        raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"cannot import {source}: {type(error).__name__}: {message_of(error)}") from error
 
 
 def function_named(text: str, folder: Path) -> Any:
