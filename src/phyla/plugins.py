@@ -13,6 +13,7 @@ what came from the user: their study file, or the process that started this one.
 
 import dataclasses
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 from phyla import study_modules
-from phyla.errors import ConfigurationError, NotImportable
+from phyla.errors import ConfigurationError, NotImportable, message_of
 from phyla.records import UNLESS_NONE, Json
 from phyla.validation import plain
 
@@ -76,7 +77,7 @@ def load(point: EntryPoint) -> Any:
     except Exception as error:
         package = f" of package {point.dist.name}" if point.dist else ""
         which = f"{point.value}, which is plug-in {f'{point.group}/{point.name}'!r}{package}"
-        raise NotImportable(f"cannot load {which}: {type(error).__name__}: {error}") from error
+        raise NotImportable(f"cannot load {which}: {type(error).__name__}: {message_of(error)}") from error
 
 
 @cache
@@ -238,11 +239,7 @@ def reference(target: Callable[..., Any]) -> str:
         )
     if not study_modules.is_study_file(module):
         return f"{module}:{name}"
-    # `python -m cProfile study.py` runs the file as a `__main__` that sys.modules does not have.
-    names = getattr(target, "__globals__", {})
-    if names.get("__name__") != module and module in sys.modules:
-        names = vars(sys.modules[module])
-    file = names.get("__file__")
+    file = _globals_of(target, module).get("__file__")
     if file is None or not Path(file).is_file():  # `python - < file` names "<stdin>", `python <(...)` a pipe
         raise NotImportable(
             f"{name} was defined in a notebook, an interactive session or standard input, where a worker process "
@@ -256,6 +253,20 @@ def reference(target: Callable[..., Any]) -> str:
             f".py; rename it, or move {name} into a file whose name does, or run with workers=0"
         )
     return f"{path}:{name}"
+
+
+def _globals_of(target: Callable[..., Any], module: str) -> Mapping[str, Any]:
+    """Return the names of the module that defines a function or class.
+
+    `python -m cProfile study.py` runs the file as a `__main__` that sys.modules does not have before Python 3.12,
+    so functions, and the methods of a class, are asked first.
+    """
+    functions = vars(target).values() if isinstance(target, type) else [inspect.unwrap(target)]
+    for function in functions:
+        names: Mapping[str, Any] = getattr(function, "__globals__", {})
+        if names.get("__name__") == module:
+            return names
+    return vars(sys.modules[module]) if module in sys.modules else {}
 
 
 def reference_here(target: Callable[..., Any]) -> str:
@@ -280,9 +291,9 @@ def resolve(target: str) -> Callable[..., Any]:
         for part in name.split("."):
             candidate = getattr(candidate, part)
     except (ImportError, AttributeError, OSError) as error:
-        package = getattr(error, "name", None) or "/"
-        absent = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{package}.")
-        hint = "; put the directory that has it on PYTHONPATH, or install it" if absent else ""
+        # Not one that the module itself imports.
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{error.name}.")
+        hint = "; put the directory that has it on PYTHONPATH, or install it" if is_absent else ""
         raise NotImportable(f"cannot import {name!r} from {source!r}: {error}{hint}") from error
     if not callable(candidate):
         raise NotImportable(f"{target!r} is {candidate!r}, which is not a function")

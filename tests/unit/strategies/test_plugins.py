@@ -1,11 +1,13 @@
 """Built-in strategies and rules are plug-ins like a stranger's: registered by name, and stored under it."""
 
+import functools
 import os
 import re
 import sys
 from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,21 @@ def test_a_module_that_only_the_first_process_finds_is_told_from_one_that_lacks_
             plugins.resolve(target)
     with pytest.raises(NotImportable, match=r"has no attribute 'absent'$"):
         plugins.resolve("json:absent")
+
+
+class Rule:
+    def choose(self) -> None: ...
+
+
+@pytest.mark.parametrize("target", [Rule, Rule.choose, functools.cache(Rule.choose)])
+def test_what_a_main_defines_that_another_one_replaced_is_found_by_its_code(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in `python -m cProfile`, whose own file is that of `__main__` before Python 3.12.
+    monkeypatch.setitem(globals(), "__name__", "__main__")
+    monkeypatch.setattr(target, "__module__", "__main__")
+    _set_main(monkeypatch, plugins.__file__)
+    assert plugins.reference(target).startswith(f"{__file__}:Rule")
 
 
 def train() -> None: ...
