@@ -467,16 +467,17 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
     unknown = any(row.cells and row.seconds is None for row in rows)
     rest = "; tasks that never ran are not in the estimate" if unknown else ""
     print(f"{format_count(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
-    _print_unrecognized(dict.fromkeys(row.location for row in rows if not row.checkpoints))
+    _print_unrecognized(dict.fromkeys(row.location for row in rows if not row.checkpoints and row.location))
 
 
 def _print_unrecognized(directories: Iterable[str]) -> None:
-    """Say what to do about directories in which no checkpoint was recognized."""
+    """Say what to do about directories, or their URLs, in which no checkpoint was recognized."""
     from phyla.watcher import find_below, get_format
 
     for where in directories:
         below = find_below(Path(where), get_format("auto"))
-        which = "is it the right directory?" if below is None else f"watch {below}, which has some?"
+        has_some = below is not None
+        which = f"watch {escape_name(str(below))}, which has some?" if has_some else "is it the right directory?"
         print(
             f"no finished checkpoint in {where}: {which} --format quiet accepts any file or directory; see also "
             "--format marker=NAME and steps=TEMPLATE",
@@ -502,10 +503,8 @@ def finish(watched: "Watched") -> int:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     print(f"{format_count(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
-    empty = [
-        standing.run.location or standing.run.name for standing in watched.standings if not standing.checkpoints
-    ]
-    _print_unrecognized(empty)
+    empty = [standing.run.location for standing in watched.standings if not standing.checkpoints]
+    _print_unrecognized(filter(None, empty))
     print_table(
         ("run", "checkpoint", ">step", "suite", "state", "~why"),
         _missing_rows(missing),

@@ -284,14 +284,24 @@ class CheckpointFormat(ABC):
 
 
 def find_below(root: Place, kind: CheckpointFormat) -> Path | None:
-    """Return the first directory in a local root that has checkpoints; None if the root has some itself."""
-    if not isinstance(root, Path) or any(kind.candidates(entries := Root(root))):
+    """Return the first directory in a local root that has checkpoints; None if the root has some itself.
+
+    Directories that cannot be listed, the root too, count as empty.
+    """
+
+    def content(folder: Path) -> tuple[list[str], bool]:
+        try:
+            entries = Root(folder)
+            return entries.folders, any(kind.candidates(entries))
+        except CheckpointStorageFailed:
+            return [], False
+
+    if not isinstance(root, Path):
         return None
-    for name in entries.folders:
-        with suppress(CheckpointStorageFailed):  # it cannot be listed
-            if any(kind.candidates(Root(root / name))):
-                return root / name
-    return None
+    names, has_some = content(root)
+    if has_some:
+        return None
+    return next((root / name for name in names if content(root / name)[1]), None)
 
 
 @cache

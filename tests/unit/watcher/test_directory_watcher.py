@@ -1024,7 +1024,7 @@ def test_the_directory_below_that_has_checkpoints_is_named(tmp_path: Path) -> No
     save(tmp_path / "runs/step_1/a.pt", b"1")
     assert find_below(tmp_path, kind) == tmp_path / "runs"
     save(tmp_path / "b.pt", b"1")
-    assert find_below(tmp_path, kind) is None
+    assert find_below(tmp_path, kind) is find_below(tmp_path / "b.pt", kind) is None
 
 
 def test_a_watch_one_directory_too_high_names_the_one_below(world: World) -> None:

@@ -26,7 +26,8 @@ class Planned:
     """What one eval task would take: `cells` are shards to compute, `known` are in the ledger.
 
     The seconds are those of one shard on average, and of all by all workers; None if it never ran. `location` is
-    the directory, URL or study that is watched, and `checkpoints` how many are there or were seen before.
+    the directory or URL that is watched, empty for a study; `checkpoints` is how many are there or were seen
+    before.
     """
 
     run: str
@@ -87,7 +88,7 @@ def plan(
                         known=known[suite.name, task.name],
                         mean_s=mean_s,
                         seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
-                        location=str(target.directory or target.name),
+                        location=str(target.directory or ""),
                         checkpoints=len(present) + len(there.seen),
                     )
                 )
