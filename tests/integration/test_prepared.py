@@ -18,6 +18,7 @@ from waiting import until
 from watching import Look, command, run, start, write
 
 SUITES = """
+import asyncio
 import json
 import os
 import time
@@ -36,7 +37,7 @@ def double(checkpoint, into):
         time.sleep(0.02)
     value = json.loads((checkpoint.path / "weights.json").read_text())["value"]
     if value < 0:
-        raise ValueError(f"{checkpoint.name} has no shards")
+        raise asyncio.CancelledError(f"{checkpoint.name} has no shards")  # no Exception
     (into / "doubled.json").write_text(json.dumps(2 * value))
 
 
@@ -113,7 +114,7 @@ def test_a_failing_preparation_is_one_failure_and_is_tried_again_with_the_evalua
     ((name, errors),) = failures(tmp_path).items()
     (error,) = errors
     assert name == "step_2"
-    assert error.startswith("prepare=double failed: ValueError: step_2 has no shards (")
+    assert error.startswith("prepare=double failed: asyncio.exceptions.CancelledError: step_2 has no shards (")
     assert "\n" not in error
     (group,) = (group for group in Look(tmp_path).groups if group.why is not None)
     assert group.why == f"every eval task failed: {', '.join(NAMES)} ({error})"

@@ -333,7 +333,9 @@ class Evaluator:
                 convert(preparation, original, into, self.work_root / f"eval-{work.job.id}.{work.job.token}")
             if not any(into.iterdir()):
                 raise EvaluationError("it wrote nothing into its directory `into`")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not ends_only_call(error):
+                raise
             study.sources.check(work.seen, again=True)
             if isinstance(error, OSError) and is_storage_error(error):
                 raise
