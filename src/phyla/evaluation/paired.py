@@ -110,7 +110,7 @@ def _unpaired(task: str, metric: str, first: ModelScore, second: ModelScore) -> 
     if len(summaries) == 2:
         (_, ours, count), (_, theirs, other) = summaries
         stderr = math.hypot(ours, theirs)
-        # Samples that do not vary are no proof if there are two of each: at most that they are ranked apart.
+        # Where neither sample varies, the t-test gives 0 for any number of them. Then a rank test decides.
         p = welch(*summaries, alternative="two-sided") or smallest_p(count, other, paired=False)
     return ModelDifference(
         task=task,

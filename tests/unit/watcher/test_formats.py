@@ -555,7 +555,18 @@ PRETRAINED = {
     "torch": ["pytorch_model.bin"],
     "adapter": ["adapter_model.safetensors"],
 }
-NEEDED = ["merges.txt", "modeling_own.py", "tokenizer.model", "tokenizer_config.json"]
+NEEDED = [
+    *("added_tokens.json", "chat_template.jinja", "dict.txt", "generation_config.json", "merges.txt"),
+    *("modeling_own.py", "normalizer.json", "source.spm", "special_tokens_map.json", "spm.model"),
+    *(
+        "target_vocab.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+        "vocab.txt",
+    ),
+]
 BESIDE = ["all_results.json", "log.txt", "train.py", "trainer_state.json", "training_args.bin"]
 
 

@@ -37,12 +37,13 @@ _PRETRAINED = re.compile(r"(model|pytorch_model|adapter_model)\.(safetensors|bin
 """Weights as `save_pretrained` of transformers and PEFT names them."""
 _CONFIGS = {"config.json", "adapter_config.json"}
 _NEEDED = re.compile(
-    r"((generation|adapter|tokenizer|(pre)?processor|video_preprocessor)_)?config\.json"
-    r"|(special_tokens_map|added_tokens|tokenizer|vocab|chat_template)\.json|vocab\.txt|merges\.txt"
-    r"|(tokenizer|spiece|source|target|sentencepiece(\.bpe)?)\.(model|spm)|chat_template\.jinja"
-    r"|(configuration|modeling|tokenization|processing|image_processing)_\w+\.py"
+    r"([a-z]+_)*config\.json"
+    r"|(special_tokens_map|added_tokens|tokenizer|chat_template|normalizer|emoji|byte_maps)\.json|chat_template\.jinja"
+    r"|([a-z]+_)?vocab(-src|-tgt)?\.json|word_(shape|pronunciation)\.json|(vocab|merges|dict)\.txt|bpe\.codes"
+    r"|(tokenizer|spiece|spm(_char)?|sentencepiece(\.bpe)?)\.model|(source|target)\.spm|prophetnet\.tokenizer"
+    r"|(configuration|modeling|tokenization|((image|video)_)?processing|feature_extraction)_\w+\.py"
 )
-"""Configuration, tokenizer and code, which it writes beside them."""
+"""Configuration, tokenizer and code as `save_pretrained` names them: files beside weights that loading needs."""
 
 
 def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
@@ -82,7 +83,7 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
 
 
 def _with_configuration(root: Root, weights: Candidate) -> Candidate:
-    """Return weights that `save_pretrained` wrote as a checkpoint with the files that loading them needs."""
+    """Return weights with the files that loading them needs, if `save_pretrained` wrote them."""
     if not _PRETRAINED.fullmatch(weights.name):
         return weights
     needed = tuple(name for name in root.files if _NEEDED.fullmatch(name))
