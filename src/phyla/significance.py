@@ -39,6 +39,12 @@ def mean_of(values: Collection[float]) -> float:
     return unit * statistics.fmean(value / unit for value in values)
 
 
+def median_of(values: Collection[float]) -> float:
+    """Return the median of at least one finite value of any size."""
+    unit = unit_of(values)
+    return unit * statistics.median(value / unit for value in values)
+
+
 def deviation_of(values: Collection[float]) -> float:
     """Return the sample standard deviation of at least two finite values of any size."""
     unit = unit_of(values)

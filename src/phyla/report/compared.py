@@ -18,11 +18,13 @@ from phyla.significance import (
     difference_interval,
     holm,
     mean_of,
+    median_of,
     nonzero_differences,
     rank_sum,
     replicates_needed,
     signed_rank,
     smallest_p,
+    unit_of,
 )
 
 ALPHA = 0.05
@@ -145,7 +147,8 @@ class StudyGroup:
     def final(self) -> Spread:
         """The final values of the replicates."""
         values = [curve.ys[-1] for curve in self.curves]
-        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        unit = unit_of(values)
+        low, median, high = (unit * np.quantile(np.divide(values, unit), [0.25, 0.5, 0.75])).tolist()
         return Spread(tuple(values), low, median, high, mean_of(values))
 
     @cached_property
@@ -300,7 +303,7 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         second=second.name,
         paired=paired,
         count=(len(ours), len(theirs)),
-        difference=statistics.median(ours) - statistics.median(theirs),
+        difference=median_of(ours) - median_of(theirs),
         mean=mean_of(ours) - mean_of(theirs),
         interval=difference_interval(ours, theirs, paired=paired) if fewer > 1 else None,
         p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,

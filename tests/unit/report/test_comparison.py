@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from report_study import simulated
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 A = [0.5, 0.7, 0.9, 0.6, 0.8]
 B = [0.4, 0.5, 0.6, 0.45, 0.55]
+LARGEST = sys.float_info.max
 
 
 def compared(**finals: list[float | None]) -> StudyComparison:
@@ -112,6 +114,16 @@ def test_the_smallest_p_is_of_pairs_that_differ() -> None:
     equal = compared(a=numbers(1, 2, 3, 4, 5, 6, 7), b=numbers(0, 1, 2, 4, 5, 6, 7))
     (test,) = equal.tests
     assert (test.count, test.p, test.smallest) == ((7, 7), 0.25, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("finals", "middle"),
+    [([LARGEST, LARGEST], LARGEST), ([LARGEST, -LARGEST], 0.0), ([-LARGEST, 1.0, LARGEST], 1.0)],
+)
+def test_values_as_large_as_floats_are_have_medians(finals: list[float | None], middle: float) -> None:
+    comparison = compared(a=finals, b=finals)
+    assert [group.final.median for group in comparison.groups] == [middle, middle]
+    assert [test.difference for test in comparison.tests] == [0]
 
 
 def test_one_replicate_has_no_p() -> None:
