@@ -245,9 +245,11 @@ def ends_only_call(error: BaseException) -> bool:
     """Return whether an error of user code ends the call that raised it, rather than the process."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(ends_only_call, error.exceptions))
-    # Of those that are no Exception, asyncio, trio and pytest have some for what they cancel or fail.
-    own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return isinstance(error, Exception) or not (own or isinstance(error, KeyboardInterrupt))
+    if isinstance(error, Exception):
+        return True
+    # The others are SystemExit, or what asyncio, trio and pytest raise for what they cancel or fail.
+    is_own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return not (is_own or isinstance(error, KeyboardInterrupt))
 
 
 def message_of(error: BaseException) -> str:

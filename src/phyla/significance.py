@@ -1,6 +1,7 @@
 """Tests of whether one sample is above another, by SciPy, which is imported with the first test.
 
-SciPy divides by the variance; samples that do not vary at all are compared by their means instead.
+A t-test divides by the variance. Where samples do not vary, `welch` decides by their means, and `clustered` by
+the signs of the groups.
 """
 
 import math
@@ -54,7 +55,7 @@ def deviation_of(values: Collection[float]) -> float:
 def welch(first: Summary, second: Summary, *, alternative: Alternative = "greater") -> float:
     """Return p of Welch's t-test: one-sided it is small if the first mean is above the second.
 
-    It is 1 where a standard error is beyond a float.
+    It is 1 where a standard error is beyond a float. Where neither sample varies, it is 0 or 1 by the means.
     """
     # A decision calls this inside a transaction, and importing scipy.stats takes a second: only t's distribution.
     from scipy.special import stdtr
@@ -207,7 +208,7 @@ def smallest_p(first: int, second: int, *, paired: bool) -> float:
 
 def _arrangements(first: int, second: int, *, paired: bool) -> float:
     """Return how many arrangements a rank test compares; infinity beyond a float."""
-    # Not counted first: numbers with millions of digits take hours.
+    # Not even counted, as numbers with millions of digits take hours.
     if (first if paired else min(first, second)) >= COUNTED:
         return math.inf
     try:

@@ -59,8 +59,9 @@ COLUMNS = (
 )
 """Columns of every row of a trial."""
 MOST_ID = 2**63 - 1
-"""What a database can hold."""
+"""The largest id that a database can hold."""
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
+"""Fields of a record by the columns that have other names."""
 
 
 @final
@@ -396,7 +397,7 @@ class Results:
 
 
 def _check_id(trial: Any) -> int:
-    """Return the id of a trial as a database takes it; one from a data frame is a number of NumPy's."""
+    """Return the id of a trial as a database takes it; from a data frame it may be NumPy's, or a whole float."""
     value = plain(trial)
     whole = isinstance(value, float) and value.is_integer()
     return check_integer("trial", int(value) if whole else value, least=0, most=MOST_ID)
