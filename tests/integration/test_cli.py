@@ -392,20 +392,24 @@ def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
     assert len(schedule["segments"]) == 1
 
 
+@pytest.mark.parametrize("begin", [0, 1000])
 def test_a_schedule_that_ends_before_training_does_is_said_to(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, begin: int
 ) -> None:
+    (tmp_path / "given.txt").write_text("x")
+
     def train(trial: phyla.Trial) -> None:
         (trial.checkpoint_dir / "weights.txt").write_text("x")
-        trial.report(loss=trial.end_step % 9 + trial.params["lr"])  # best at step 10 of 20
+        trial.report(loss=(trial.end_step - begin) % 9 + trial.params["lr"])  # best after 10 of 20 steps
 
     space, strategy = (
         {"lr": phyla.Float(0.01, 0.1)},
         phyla.PBT(population_size=3, steps_per_trial=5, total_steps=20),
     )
-    results = phyla.Study("early", space, phyla.Minimize("loss"), strategy, train, home=tmp_path).run()
+    given: Any = {"start_from": [phyla.StartFrom(tmp_path / "given.txt", step=begin)] * 3, "home": tmp_path}
+    results = phyla.Study("early", space, phyla.Minimize("loss"), strategy, train, **given).run()
     assert results.best is not None
-    best, last = results.best.trial, [one for one in results.trials() if one.reached_step == 20]
+    best, last = results.best.trial, [one for one in results.trials() if one.reached_step == begin + 20]
     final = min(last, key=lambda one: one.fitness or 0.0).id
 
     def exported(*words: object) -> tuple[str, str]:
@@ -417,13 +421,13 @@ def test_a_schedule_that_ends_before_training_does_is_said_to(
 
     capfd.readouterr()  # how it went
     out, err = exported("--what", "schedule")
-    assert json.loads(out)["segments"][-1]["end_step"] == 10
+    assert json.loads(out)["segments"][-1]["end_step"] == begin + 10
     assert err == (
-        f"note: this schedule ends at step 10 of 20, with the best trial, {best}; "
-        f"the best at step 20 is that of --trial {final}\n"
+        f"note: this schedule ends after 10 of 20 steps, with the best trial, {best}; "
+        f"the best after 20 steps is that of --trial {final}\n"
     )
     out, err = exported("--what", "schedule", "--trial", final)
-    assert json.loads(out)["segments"][-1]["end_step"] == 20
+    assert json.loads(out)["segments"][-1]["end_step"] == begin + 20
     assert err == ""
 
 

@@ -129,16 +129,16 @@ def warn_if_best_ended_early(results: "Results") -> None:
     if best is None or total is None:
         return
     trials = results.trials()
-    reached = next(trial.reached_step or 0 for trial in trials if trial.id == best.trial)
+    reached = next(trial.reached_age or 0 for trial in trials if trial.id == best.trial)
     if reached >= total:
         return
     final = [
         (trial.order, -trial.id)
         for trial in trials
-        if trial.order is not None and (trial.reached_step or 0) >= total
+        if trial.order is not None and (trial.reached_age or 0) >= total
     ]
-    other = f"; the best at step {total} is that of --trial {-max(final)[1]}" if final else ""
-    where = f"ends at step {reached} of {total}, with the best trial, {best.trial}"
+    other = f"; the best after {total} steps is that of --trial {-max(final)[1]}" if final else ""
+    where = f"ends after {reached} of {total} steps, with the best trial, {best.trial}"
     print(f"note: this schedule {where}{other}", file=sys.stderr)
 
 

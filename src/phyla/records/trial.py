@@ -108,6 +108,11 @@ class TrialRecord:
         """Whether it measures the checkpoint of its parent again, and trains nothing."""
         return self.kind in (JobKind.MEASURE, JobKind.FINAL)
 
+    @property
+    def reached_age(self) -> int | None:
+        """Age of the weights at the end, as `age` is that at the start; None until it completes."""
+        return None if self.reached_step is None else self.age + max(0, self.reached_step - self.start_step)
+
     def check_progress(self, step: int) -> None:
         """Reject progress at a step outside of this trial.
 

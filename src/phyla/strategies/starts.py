@@ -116,8 +116,9 @@ def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:
 def scored_trial(trial: TrialRecord) -> Scored:
     """Return a completed trial as others may take it over, as if its member had trained it all itself."""
     assert trial.checkpoint is not None
+    age = trial.reached_age
     assert trial.reached_step is not None
-    age = trial.age + max(0, trial.reached_step - trial.start_step)
+    assert age is not None
     return Scored(
         trial=trial.id,
         member=trial.member,

@@ -35,11 +35,11 @@ class History(Protocol):
         """Return the training trials that completed last, newest first, at most `count`."""
         ...
 
-    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+    def ended(self, age: int | None) -> Sequence[TrialRecord]:
         """Return the training trials that broke, were stopped by a rule, or completed at this age or later.
 
-        In the order in which they ended. The age is that of the weights, in steps; None leaves completed trials
-        out.
+        In the order in which they ended. The age is that of the weights, in steps trained in this study; None
+        leaves completed trials out.
         """
         ...
 

@@ -399,10 +399,10 @@ class NaiveTransaction:
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         return sorted(self._trained(JobState.COMPLETED), key=_end, reverse=True)[:count]
 
-    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+    def ended(self, age: int | None) -> Sequence[TrialRecord]:
         def came_to(trial: TrialRecord) -> bool:
             if trial.state is JobState.COMPLETED:
-                return step is not None and trial.reached_step is not None and trial.reached_step >= step
+                return age is not None and trial.reached_age is not None and trial.reached_age >= age
             return trial.state is JobState.FAILED or trial.stop_reason is not None
 
         return sorted(filter(came_to, self._trained(*JobState)), key=_end)

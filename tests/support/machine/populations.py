@@ -141,10 +141,10 @@ class Listed(Sequence[Member]):
         done = [t for t in self.trials.values() if t.state is JobState.COMPLETED and t.kind is JobKind.TRAIN]
         return done[::-1][:count]
 
-    def ended(self, step: int | None) -> Sequence[TrialRecord]:
+    def ended(self, age: int | None) -> Sequence[TrialRecord]:
         abandoned = [t for t in self.trials.values() if t.state is JobState.FAILED or t.stop_reason is not None]
-        done = [] if step is None else self.last_completed(len(self.trials))[::-1]
-        came = [trial for trial in done if trial.reached_step is not None and trial.reached_step >= (step or 0)]
+        done = [] if age is None else self.last_completed(len(self.trials))[::-1]
+        came = [trial for trial in done if trial.reached_age is not None and trial.reached_age >= (age or 0)]
         return sorted([*abandoned, *came], key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def scores(self) -> Sequence[Score]:

@@ -270,7 +270,7 @@ def _answers(view: Reader) -> dict[str, Any]:
         "time spent": view.time_spent(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "newest": view.newest_trials(3),
-        "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
+        "ended": [view.ended(age) for age in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],
         "unfinished trials": view.unfinished(),
         "averages": [
             view.averages(1, step, besides=besides, limit=2) for step in range(3 * STEPS) for besides in (0, 2)

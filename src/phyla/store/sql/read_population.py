@@ -101,7 +101,7 @@ _LAST_COMPLETED = (
 _STOPPED = sa.and_(_t.state == "cancelled", _t.stop_reason.is_not(None))
 # The states by name, so that their index is used.
 _ABANDONED = TRIALS.select.where(_OF_STUDY, ENDED_TRIAL, _GIVEN_UP, _TRAIN, sa.or_(_t.state == "failed", _STOPPED))
-_CAME_TO = sa.and_(_t.state == "completed", _t.reached_step >= parameter("step"))
+_CAME_TO = sa.and_(_t.state == "completed", _t.age + _t.reached_step - _t.start_step >= parameter("age"))
 _ENDED = TRIALS.select.where(
     _OF_STUDY,
     ENDED_TRIAL,
@@ -240,8 +240,8 @@ class Population(Queue):
     def last_completed(self, count: int) -> Sequence[TrialRecord]:
         return self._all(TRIALS, _LAST_COMPLETED, limit=count)
 
-    def ended(self, step: int | None) -> Sequence[TrialRecord]:
-        trials = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
+    def ended(self, age: int | None) -> Sequence[TrialRecord]:
+        trials = self._all(TRIALS, _ABANDONED) if age is None else self._all(TRIALS, _ENDED, age=age)
         return sorted(trials, key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
