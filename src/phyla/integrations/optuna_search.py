@@ -3,7 +3,7 @@
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
@@ -51,9 +51,9 @@ class Optuna(Independent):
 
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler sees the runs that
     have finished, with their final fitness, and those that are being trained. It sees runs that broke, were
-    stopped, or ended at nan or an infinity as a little worse than the worst of the others. Use more members than
-    workers, or the sampler has no results to learn from. With `steps_per_trial`, members that have started finish
-    before others start.
+    stopped, or ended infeasible, at nan or at an infinity, as a little worse than the worst of the others. Use
+    more members than workers, or the sampler has no results to learn from. With `steps_per_trial`, members that
+    have started finish before others start.
 
     Optuna's study is made in memory for each suggestion, from our results. Starting points of the space
     (`Space(initial=[...])`) are trained first; the `initial` of single parameters is not used. After 10
@@ -118,15 +118,16 @@ class Optuna(Independent):
             return sampled(member, steps, context)
         seed = int(context.rng.integers(2**31))
         with _quiet():
-            params, noted = self._suggest(context, seed)
+            params, noted = self._suggest(population, context, seed)
         return fresh(member, params, steps, optuna=noted)
 
-    def _suggest(self, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
+    def _suggest(self, population: Population, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
         """Return hyperparameters, and facts about them for the reason."""
         from optuna.trial import TrialState as State
 
         space = context.space
-        trials, counts = _make_trials(context.history, self.total_steps, space)
+        given_up = {peer.broken_trial for peer in population if peer.given_up}
+        trials, counts = _make_trials(context.history, self.total_steps, space, given_up)
         noted: dict[str, Json] = {"sampler": self.sampler, **counts}
         study = self._make_study(trials, space, seed)
         for _ in range(TRIES):
@@ -182,15 +183,20 @@ class Optuna(Independent):
         return sampler
 
 
-def _make_trials(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
-    """Return runs as trials of Optuna, and their counts: more is better, None while a run is trained."""
+def _make_trials(
+    history: History, total_steps: int, space: Space, given_up: Collection[int | None] = ()
+) -> tuple[list["FrozenTrial"], dict[str, Json]]:
+    """Return runs as trials of Optuna, and their counts: more is better, None while a run is trained.
+
+    `given_up` has the last trials of members that were given up.
+    """
     ended, running = [], []
     for trial in history.ended(total_steps):
         if trial.state is JobState.COMPLETED and trial.order is None:
             # A run that waits for its evaluation counts as still being trained.
             running.append(trial)
-        elif trial.state is not JobState.FAILED or trial.generation == 0:
-            # A run that broke after its start is retried with the same hyperparameters.
+        elif trial.state is not JobState.FAILED or trial.generation == 0 or trial.id in given_up:
+            # A run that broke after its start is retried with the same hyperparameters, until it is given up.
             ended.append(trial)
     running += history.unfinished()
     orders = [_NEVER if trial.order is None else trial.order for trial in ended]

@@ -18,12 +18,23 @@ import optuna
 import pytest
 
 import forked
+import phyla
 from effort import covering
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _make_trials, view
 from phyla.machine import Ended, Failure, TrainRules
-from phyla.records import JobState, JsonObject, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
+from phyla.records import (
+    JobKind,
+    JobState,
+    JsonObject,
+    Maximize,
+    Minimize,
+    Objective,
+    Report,
+    StudyState,
+    TrialRecord,
+)
 from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
 from phyla.strategies import Divergence
@@ -225,6 +236,51 @@ def test_runs_in_pieces_with_many_workers_and_broken_trials(sampler: str) -> Non
     assert {note["sampler"] for note in starts} == {sampler}
     assert max(note["running"] for note in starts) == 2
     assert max(note["finished"] for note in starts) >= members - 3
+
+
+def test_runs_that_break_late_and_are_given_up_are_shown_as_the_worst() -> None:
+    rules = TrainRules(
+        space=Space(x=Float(-5.0, 5.0)),
+        objective=Minimize("Q"),
+        strategy=Optuna(20, 2, steps_per_trial=1),
+        max_attempts=1,
+        max_broken=1000,
+    )
+    simulation = Simulation(rules, lambda parent, trial: (None, 1.0))
+    rest = None
+    while not isinstance(rest, Ended):
+        claimed, rest = simulation.controller.claim("w")
+        for work in claimed:
+            if work.trial.generation and float(str(work.trial.params["x"])) > 0:
+                simulation.controller.fail(Failure(job=work.trial.id, token=1, error="out of memory"))
+            else:
+                simulation.controller.complete([simulation.completion(work.trial)])
+    with simulation.store.reader(simulation.study.id) as reader:
+        started = [trial for trial in reader.trials() if trial.generation == 0]
+    notes: list[Any] = [trial.reason["optuna"] for trial in started]
+    assert [note["finished"] + note.get("broken or stopped", 0) for note in notes] == list(range(20))
+    broke = [float(str(trial.params["x"])) > 0 for trial in started]
+    assert [note.get("broken or stopped", 0) for note in notes] == [sum(broke[:place]) for place in range(20)]
+    assert sum(broke) >= 4
+
+
+@pytest.mark.parametrize("step", [0, 1000])
+def test_a_run_is_finished_after_all_its_steps_wherever_it_started(tmp_path: Path, step: int) -> None:
+    (tmp_path / "w.txt").write_text("1")
+
+    def train(trial: phyla.Trial) -> None:
+        assert trial.source is not None
+        for _ in trial.steps():
+            pass
+        (trial.checkpoint_dir / "w.txt").write_text(str(trial.end_step))
+        trial.report(Q=0.0)
+
+    start = [phyla.StartFrom(tmp_path / "w.txt", step=step)] * 3
+    strategy = Optuna(3, 20, steps_per_trial=5)
+    study = phyla.Study("runs", PLANE, Minimize("Q"), strategy, train, start_from=start, home=tmp_path / "home")
+    trials = [trial for trial in study.run().trials() if trial.kind is JobKind.TRAIN]
+    notes: list[Any] = [trial.reason["optuna"] for trial in trials]
+    assert [note["finished"] for note in notes] == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def sparse(params: Params) -> bool:
