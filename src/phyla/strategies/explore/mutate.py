@@ -27,7 +27,7 @@ class Mutate:
     Args:
         mutation_rate: probability, per parameter, that it changes.
         change_range: least and greatest factor, both above 1.
-        discounts: names of parameters such as `gamma`, between 0 and 1.
+        discounts: names of parameters such as `gamma`, between 0 and 1 and without steps.
         discount_range: least and greatest factor of the distance of a discount from 1, both above 1.
     """
 
@@ -51,14 +51,15 @@ class Mutate:
         object.__setattr__(self, "discounts", tuple(self.discounts))
 
     def check_space(self, space: Space) -> None:
-        """Reject discounts that are not numbers between 0 and 1 in the space."""
+        """Reject discounts that are not numbers between 0 and 1, without steps, in the space."""
         for name in self.discounts:
             parameter = space.parameters.get(name)
             low, high = getattr(parameter, "low", -1), getattr(parameter, "high", 2)
-            if not 0 < low < high < 1:
+            # The scale of the distance from 1 has no steps.
+            if not 0 < low < high < 1 or getattr(parameter, "step", None) is not None:
                 raise SpaceError(
-                    f"Mutate(discounts=[{name!r}]): must be a Float within (0, 1), such as Float(0.9, 0.999); the "
-                    f"space has {parameter!r}"
+                    f"Mutate(discounts=[{name!r}]): must be a Float within (0, 1), without steps, such as "
+                    f"Float(0.9, 0.999); the space has {parameter!r}"
                 )
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
@@ -79,5 +80,5 @@ class Mutate:
             return space
         parameters: dict[str, Any] = dict(space.parameters)
         for name in self.discounts:
-            parameters[name] = replace(parameters[name], log=NEAR_ONE, step=None)
+            parameters[name] = replace(parameters[name], log=NEAR_ONE)
         return Space(parameters, constraints=space.constraints)

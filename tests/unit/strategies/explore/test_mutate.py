@@ -102,3 +102,10 @@ def test_discounts_have_to_be_numbers_below_1_of_the_space() -> None:
         strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4, explore=Mutate(discounts=[name]))
         with raises(SpaceError, "Mutate(discounts=", "0", "1"):
             phyla.Study("start", SPACE, phyla.Maximize("score"), strategy, storage="memory://")
+
+
+def test_discounts_have_no_steps() -> None:
+    space = Space(gamma=Float(0.9, 0.999, step=0.001))
+    strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4, explore=Mutate(discounts=["gamma"]))
+    with raises(SpaceError, "Mutate(discounts=", "step"):
+        phyla.Study("start", space, phyla.Maximize("score"), strategy, storage="memory://")
