@@ -19,10 +19,10 @@ class ASHA(Independent):
     Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
     from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`, rounded
     down, of those that have completed its rung, which may turn out to be a mistake. Otherwise it waits, and is
-    stopped once results of others can no longer promote it. nan and infinite scores are stopped at once, but count
-    as completed. Of equal scores the one promoted earlier goes first, then the lower index. Unlike in the paper,
-    members that have not started go before promotions: the more of them are known, the fewer are promoted by
-    mistake.
+    stopped once results of others can no longer promote it. Members whose score is infeasible, nan or infinite are
+    stopped at once, but count as completed. Of equal scores the one promoted earlier goes first, then the lower
+    index. Unlike in the paper, members that have not started go before promotions, and promotions from lower rungs
+    before those from higher ones: the more results are known, the fewer are promoted by mistake.
 
     Source: Li et al. 2020, arXiv 1810.05934, algorithm 2. With `quorum=1.0`: Jamieson and Talwalkar 2016, arXiv
     1502.07943 (successive halving).

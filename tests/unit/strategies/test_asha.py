@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,20 @@ from effort import times
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
-from phyla.records import JobState, Maximize, MemberState, Minimize, StudyState, TrialRecord
+from phyla.records import (
+    Constrained,
+    JobState,
+    Maximize,
+    MemberState,
+    Minimize,
+    Objective,
+    StudyState,
+    TrialRecord,
+)
 from phyla.space import Float, Space
 from phyla.strategies import ASHA, FromSuite, Start, Stop, Wait, describe
 from populations import Listed, context
-from simulation import Simulation
+from simulation import Simulation, VirtualClock
 
 SPACE = Space(lr=Float(0.1, 1.0))
 Fitness = Callable[[TrialRecord], float]
@@ -117,6 +126,50 @@ def test_every_study_ends_and_every_rung_holds_what_it_should(
         assert promoted >= least_promoted
         assert promoted <= (least_promoted if quorum == 1 else max(0, len(completed) - factor + 1))
     assert len(rungs) <= len(strategy.rungs)
+
+
+@given(
+    members=st.integers(2, 30),
+    factor=st.integers(2, 4),
+    workers=st.integers(1, 12),
+    few=st.sampled_from([2, 5, 10**9]),
+    objective=st.sampled_from([Maximize("Q"), Minimize("Q"), Constrained(Maximize("Q"), ["cost <= 1"])]),
+    quorum=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+@settings(max_examples=times(25, 200))
+def test_the_best_of_those_that_have_come_are_promoted_and_no_other(
+    members: int, factor: int, workers: int, few: int, objective: Objective, quorum: float, seed: int
+) -> None:
+    """An independent simulation of the ranking, from the order in which trials ended and were promoted."""
+    strategy, clock = made(members, 40, 1, factor, quorum), VirtualClock()
+
+    def train(parent: object, trial: TrialRecord) -> tuple[None, dict[str, float]]:
+        clock.now += 1
+        draw = np.random.default_rng((seed, trial.seed))
+        return None, {"Q": float(draw.integers(few)), "cost": float(draw.integers(3))}
+
+    rules = TrainRules(space=SPACE, objective=objective, strategy=strategy, lease_s=1e9)
+    simulation = Simulation(rules, train, seed=seed, clock=clock)
+    assert simulation.run(workers, np.random.default_rng(seed)).state is StudyState.COMPLETED
+    with simulation.store.reader(simulation.study.id) as reader:
+        trials = list(reader.trials())
+
+    def best(rung: int, now: float, promoted: Sequence[int]) -> set[int]:
+        come = [one for one in trials if one.generation == rung and (one.ended_at or 0.0) <= now]
+        order = {one.member: -math.inf if one.order is None else one.order for one in come}
+        first = {member: place for place, member in enumerate(promoted)}
+        ranking = sorted(order, key=lambda member: (-order[member], first.get(member, members), member))
+        return {member for member in ranking[: len(ranking) // factor] if order[member] > -math.inf}
+
+    for rung in range(len(strategy.rungs) - 1):
+        promotions = [one for one in trials if one.generation == rung + 1]
+        promoted = [one.member for one in promotions]
+        for place, promotion in enumerate(promotions):
+            assert promotion.member in best(rung, promotion.created_at, promoted[:place])
+        last = best(rung, math.inf, promoted)
+        assert last <= set(promoted)
+        assert quorum < 1 or last == set(promoted)
 
 
 def test_whoever_leads_when_few_have_arrived_is_promoted_at_once() -> None:
