@@ -97,7 +97,8 @@ class FromSuite:
         max_lag: checkpoints of one member that may wait for their evaluation before the member waits, too.
         remeasure: how many more times, each with another `evaluation.seed`, a donor's checkpoint is evaluated
             before it is copied; its fitness is then the mean. A repetition that gives exactly the same results, as
-            code does that draws with seeds of its own, does not count.
+            code does that draws with seeds of its own, does not count. Above 0, a study depends on the number of
+            workers: members decide before or after a donor is evaluated again.
         max_partial: groups in a row that end partial before the study stops with an error.
     """
 
