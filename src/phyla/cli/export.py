@@ -38,6 +38,7 @@ def export(
             "--output",
             "-o",
             metavar="PLACE",
+            callback=options.output_name,
             help="The file; the directory for TensorBoard or W&B; the URI of MLflow.",
             show_default="standard output",
         ),
@@ -225,7 +226,13 @@ def report(
     study: options.RunName,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="The file; an existing one is replaced.", show_default="STUDY.html"),
+        Option(
+            "--output",
+            "-o",
+            callback=options.output_name,
+            help="The file; an existing one is replaced.",
+            show_default="STUDY.html",
+        ),
     ] = None,
     baseline: Annotated[
         str | None, Option(metavar="STUDY", help="Another study, also drawn in the figure of progress.")
@@ -267,7 +274,12 @@ def compare(
     ] = None,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="Also write a report as one HTML file; an existing one is replaced."),
+        Option(
+            "--output",
+            "-o",
+            callback=options.output_name,
+            help="Also write a report as one HTML file; an existing one is replaced.",
+        ),
     ] = None,
     written: Annotated[Literal["text", "json", "csv"], Option("--format", help="How to print it.")] = "text",
 ) -> None:

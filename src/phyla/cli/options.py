@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from typer import Argument, BadParameter, Context, Exit, Option
+from typer import Argument, BadParameter, CallbackParam, Context, Exit, Option
 
 from phyla import settings, study_modules
 from phyla.errors import Preempted, UsageError
@@ -118,6 +118,13 @@ def seconds(text: str) -> float:
         if 0 < total < float("inf"):
             return total
     raise BadParameter(f"{text!r}: give a time above 0, such as 90s, 10m, 4h or 3h50m")
+
+
+def output_name(param: CallbackParam, name: Path | str | None) -> Path | str | None:
+    """Refuse `-` as the name of a file to write, which other programs read as standard output."""
+    if name is not None and str(name) == "-":
+        raise UsageError(f"{param.opts[0]} -: name a file, or leave this option out")
+    return name
 
 
 def time_option(text: str, default: str | None = None) -> Any:

@@ -81,7 +81,12 @@ def token(
         Option(parser=seconds, metavar="TIME", help="How long it is valid, such as 30d.", show_default="forever"),
     ] = None,
     out: Annotated[
-        Path | None, Option(metavar="FILE", help="Write it to this new file, mode 0600, instead of printing it.")
+        Path | None,
+        Option(
+            metavar="FILE",
+            callback=options.output_name,
+            help="Write it to this new file, mode 0600, instead of printing it.",
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -1,9 +1,12 @@
 """Commands in messages, as they can be pasted."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 
+from command_line import Phyla
+from facts import check_facts
 from phyla.cli.app import format_warnings
 from phyla.cli.options import add_places
 
@@ -75,3 +78,21 @@ def test_only_warnings_of_phyla_are_printed_without_their_place_in_the_source(
     assert "phyla --home h doctor a lists them" in text
     assert (text == "warning: \\x1b[31m: phyla --home h doctor a lists them\n") == ours
     assert (f"{file}:1" in text) != ours
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["export", "s"], "--output"),
+        (["export", "s", "--format", "tensorboard"], "--output"),
+        (["report", "s"], "--output"),
+        (["compare", "s", "t"], "--output"),
+        (["token", "create", "me"], "--out"),
+    ],
+)
+def test_no_file_is_called_by_the_sign_of_standard_output(
+    words: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_facts(cli(*words, option, "-", "--home", tmp_path, code=2), option)
+    assert not [*tmp_path.iterdir()]
