@@ -155,6 +155,17 @@ def test_a_copied_home_is_refused_alike_by_run_change_and_doctor(tmp_path: Path)
     assert study(tmp_path / "home", trials=TRIALS + 1).change()  # others may see them
 
 
+def test_deleting_the_study_of_a_copied_home_counts_no_checkpoints_that_stay(tmp_path: Path, cli: Phyla) -> None:
+    study(tmp_path / "a").run()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    before = tree(tmp_path / "b" / "checkpoints"), tree(tmp_path / "a")
+    said = cli("delete", "mine", "--home", tmp_path / "b", "--yes", "mine").splitlines()
+    check_facts(said[0], "deleted mine", f"{MEMBERS * TRIALS} trials")
+    assert "checkpoint" not in said[0]
+    check_facts(said[1:], tmp_path / "b" / "checkpoints" / "mine")
+    assert before == (tree(tmp_path / "b" / "checkpoints"), tree(tmp_path / "a"))
+
+
 def test_studies_in_memory_can_follow_each_other(tmp_path: Path) -> None:
     first = study(tmp_path, storage="memory://").run()
     kept = {row.name for row in first.checkpoints() if row.state is CheckpointState.LIVE}

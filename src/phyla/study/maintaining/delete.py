@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -62,6 +62,12 @@ class Belongings:
         parts += [format_count(len(self.checkpoints), "checkpoint")] if self.checkpoints else []
         parts.append(format_count(len(self.paths), "other file or directory", "other files and directories"))
         return f"{', '.join(parts)}; {size(self.size_bytes)}"
+
+    def without_checkpoints(self) -> "Belongings":
+        """Return the rest, where the checkpoints stay."""
+        return replace(
+            self, checkpoints=[], staged=[], size_bytes=sum(measure_size(path)[0] for path in self.paths)
+        )
 
 
 def look_at(name: str, places: Places) -> Belongings:
@@ -190,6 +196,7 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
             repository.check_owner()
         except CheckpointsAbsent as error:
             leftovers.append(str(error))
+            belongings = belongings.without_checkpoints()
         else:
             failed += _remove_checkpoints(repository, belongings)
     for path in belongings.paths:
