@@ -102,6 +102,9 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
         made().run(workers=workers)
     stopped = made().results()
     assert stopped.state is StudyState.FAILED
+    with raises(StateError, "fragile", "failed", "ZeroDivisionError") as refused:
+        made().work()
+    assert ".." not in str(refused.value)  # a message that is a sentence, in another one
     # Whoever completes a trial asks for the next one, and learns of it.
     assert stopped.counts()["completed"] >= 1
     assert "failed" not in stopped.counts()

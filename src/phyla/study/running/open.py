@@ -143,8 +143,9 @@ def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client
                 "settings with: phyla change FILE"
             )
         if record.state in (StudyState.STOPPED, StudyState.FAILED):
+            why = (record.message or "").rstrip(".")
             raise StateError(
-                f"study {declared.name!r} is {record.state}: {record.message}. Resume it first with: "
+                f"study {declared.name!r} is {record.state}: {why}. Resume it first with: "
                 f"phyla run FILE, or phyla change {declared.name}"
             )
     except (StudyChanged, StateError):
