@@ -115,7 +115,8 @@ def token(
     store = open_store(places.storage) if action == "create" else open_existing("token", places)
     if isinstance(store, RemoteStore):
         raise ConfigurationError(
-            "create tokens on the machine of the database, not through the service: leave out --server"
+            "create tokens on the machine of the database, not through the service: name the database with "
+            "--storage, or its home with --home"
         )
     if action == "list":
         rows = list_tokens(store)

@@ -96,3 +96,11 @@ def test_no_file_is_called_by_the_sign_of_standard_output(
     monkeypatch.chdir(tmp_path)
     check_facts(cli(*words, option, "-", "--home", tmp_path, code=2), option)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("action", [["create", "me"], ["list"], ["revoke", "me"]])
+def test_tokens_through_a_service_that_a_variable_names_are_refused_with_what_names_a_database(
+    action: list[str], monkeypatch: pytest.MonkeyPatch, cli: Phyla
+) -> None:
+    monkeypatch.setenv("PHYLA_STORAGE", "http://127.0.0.1:1")
+    check_facts(cli("token", *action, code=2), "--storage", "--home")
