@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 What: TypeAlias = Literal["trials", "lineage", "schedule", "reports", "evaluations"]
 Format: TypeAlias = Literal["json", "csv", "tensorboard", "wandb", "mlflow"]
+Output: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--output",
+        "-o",
+        metavar="PLACE",
+        callback=options.output_name,
+        help="The file; the directory for TensorBoard or W&B; the URI of MLflow.",
+        show_default="standard output",
+    ),
+]
 
 
 def export(
@@ -32,17 +43,7 @@ def export(
         Option(help="What to export.", show_default="trials; evaluations of a watched run, and with tensorboard"),
     ] = None,
     written: Annotated[Format, Option("--format", help="How to write it.")] = "json",
-    output: Annotated[
-        str | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="PLACE",
-            callback=options.output_name,
-            help="The file; the directory for TensorBoard or W&B; the URI of MLflow.",
-            show_default="standard output",
-        ),
-    ] = None,
+    output: Output = None,
     trial: Annotated[
         int | None,
         Option(help="The trial whose schedule or reports to export.", show_default="the best; all reports"),
