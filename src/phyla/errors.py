@@ -202,7 +202,7 @@ _ADVICE_ON_PLACES = {
     errno.EEXIST: "a file is where a directory should be: move it away, or choose another home",
     errno.ENOTDIR: "a file is where a directory should be: move it away, or choose another home",
     errno.EISDIR: "a directory is where a file should be: move it away",
-    errno.ENOTEMPTY: "a directory is where a file should be: move it away",
+    errno.ENOTEMPTY: "another thread or process writes into it: end that, or move the directory away",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "symbolic links form a circle: remove one of them",
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from phyla.errors import CheckpointStorageFailed, advice_on
 
 REMOVERS = 1000
-"""Retries of a removal during which another process removed entries."""
+"""Retries of a removal during which a thread or process removed or wrote entries."""
 
 LITTLE_ROOM = 1 << 20
 """In bytes: with less free space, the disk is taken for the cause of a training failure."""
@@ -74,8 +74,13 @@ class Disk:
             return
         try:
             for _ in range(REMOVERS):
-                with suppress(FileNotFoundError):
+                try:
                     shutil.rmtree(path)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY:
+                        raise
                 if not path.exists():
                     return
             shutil.rmtree(path)

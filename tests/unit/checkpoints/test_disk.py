@@ -85,7 +85,10 @@ def test_a_directory_is_flushed_as_one(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_tree_that_others_remove_too_is_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTEMPTY])
+def test_a_tree_that_others_change_too_is_gone_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     disk, tree, real = Disk(), tmp_path / "tree", shutil.rmtree
     disk.remove_tree(tree)
     calls: list[Path] = []
@@ -93,7 +96,7 @@ def test_a_tree_that_others_remove_too_is_gone_in_the_end(tmp_path: Path, monkey
     def overtaken(path: Path) -> None:
         calls.append(path)
         if len(calls) < 3:
-            raise FileNotFoundError(errno.ENOENT, "gone", str(path / "shard"))
+            raise OSError(number, os.strerror(number), str(path / "shard"))
         real(path)
 
     (tree / "inner").mkdir(parents=True)
