@@ -1,4 +1,4 @@
-"""Steps that training reports: whole numbers of any type, and nothing else."""
+"""What training reports: steps are whole numbers of any type and nothing else, metrics have names."""
 
 import math
 from decimal import Decimal
@@ -37,3 +37,12 @@ def test_other_steps_are_refused_and_nothing_is_reported(trial: phyla.Trial, ste
     with raises(ConfigurationError, "report(step="):
         trial.report(loss=0.5, step=step)
     assert not session_of(trial).take_reports()
+
+
+def test_a_metric_with_an_empty_name_is_refused_and_one_below_a_name_is_not(trial: phyla.Trial) -> None:
+    with raises(ConfigurationError, "report("):
+        trial.report({"loss": 0.5, "": 1.0})
+    assert not session_of(trial).take_reports()
+    trial.report({"loss": {"": 1.0}})
+    (report,) = session_of(trial).take_reports()
+    assert report.metrics == {"loss/": 1.0}

@@ -404,6 +404,8 @@ def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         if isinstance(value, Mapping):
             flat.update(_numbers(value, f"{name}/"))
             continue
+        if not name:
+            raise ConfigurationError(f"report({{{key!r}: {brief(value)}}}): a metric needs a name")
         try:
             flat[name] = float(value)
         except OverflowError:

@@ -131,7 +131,7 @@ class Trial:
             **more: further metrics.
 
         Raises:
-            ConfigurationError: a value is not a number, or has no name.
+            ConfigurationError: a value is not a number, has no name, or an empty one.
         """
         if metrics is not None and not isinstance(metrics, Mapping):
             raise ConfigurationError(f"report({metrics!r}): give it a name, as in trial.report(loss={metrics!r})")
