@@ -118,7 +118,8 @@ def check_rule(rule: Any) -> None:
     missing = [name for name in ("judge", "ends", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
-        raise ConfigurationError(f"stopping={rule!r}: this is not a stopping rule{why}; use e.g. Divergence()")
+        do = "use e.g. Divergence(), or derive your own from phyla.strategies.stopping.StoppingRule"
+        raise ConfigurationError(f"stopping={rule!r}: this is not a stopping rule{why}; {do}")
     if rule.marks_every is not None:
         check_value(type(rule).__name__, "marks_every", rule.marks_every, 1)
     check_value(type(rule).__name__, "history", rule.history, 0)

@@ -26,7 +26,16 @@ from phyla.records import (
     Report,
     TrialRecord,
 )
-from phyla.strategies import Divergence, MedianStopping, Plateau, Reported, StopWith, describe
+from phyla.strategies import (
+    Divergence,
+    MedianStopping,
+    Plateau,
+    Reported,
+    StoppingRule,
+    StopWith,
+    check_rule,
+    describe,
+)
 
 NAN, INF = math.nan, math.inf
 SCORE = Maximize("score")
@@ -303,3 +312,17 @@ def test_divergence_watches_every_metric_of_the_objective_and_bounds_the_first()
     ):
         reported = Reported(trial=trial(0), objective=objective, report=Report(10, metrics))
         assert (Divergence(above=1.0).judge(reported, Others([])) is not None) == stopped, metrics
+
+
+def test_a_rule_that_does_not_derive_from_the_base_is_refused_with_the_name_of_the_base() -> None:
+    class Own:
+        def judge(self, reported: object, others: object) -> None:
+            return None
+
+    class Derived(StoppingRule):
+        def judge(self, reported: object, others: object) -> None:
+            return None
+
+    with raises(ConfigurationError, StoppingRule.__qualname__):
+        check_rule(Own())
+    check_rule(Derived())
