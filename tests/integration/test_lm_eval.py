@@ -15,6 +15,7 @@ import pytest
 import forked
 from effort import rarely
 from facts import check_facts
+from phyla.integrations import lm_eval
 from phyla.integrations.lm_eval.evaluation import describe_machine_once
 from study_files import DOCS, blocks
 
@@ -424,6 +425,30 @@ def test_a_task_whose_file_was_edited_is_evaluated_again(evaluated: Evaluated) -
     plan = evaluated.run("watch", "runs", "--suite", file, "--plan")
     task.write_text(text)
     check_facts(plan, "few", "4 shards would be computed")
+
+
+def test_results_of_a_task_belong_to_its_functions_and_its_members_wherever_they_are(tmp_path: Path) -> None:
+    many = f"task: many\n{CHOICE}"
+
+    def digests(folder: str, **edited: str) -> dict[str, object]:
+        files = {"utils.py": "def ask(doc): return doc['q']\n", "plain.yaml": many, **edited}
+        files["asks.yaml"] = "include: plain.yaml\ntask: asks\ndoc_to_text: !function utils.ask\n"
+        files["over.yaml"] = "group: over\ntask: [{task: many, num_fewshot: 1}, asks]\n"
+        for name, text in files.items():
+            path = tmp_path / folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        suite = lm_eval.suite(["many", "asks", "over"], include_path=tmp_path / folder)
+        return {task.name: task.config["digest"] for task in suite.tasks}
+
+    first = digests("first")
+    assert digests("moved") == first
+    for edited, same in (
+        ({"utils.py": "def ask(doc): return doc['q'].upper()\n"}, {"many"}),
+        ({"plain.yaml": many + 'description: "Choose. "\n'}, set()),
+    ):
+        again = digests(f"edited_{len(same)}", **edited)
+        assert {name for name in first if again[name] == first[name]} == same
 
 
 @pytest.mark.thorough  # test_evaluated_study.py: any suite may select

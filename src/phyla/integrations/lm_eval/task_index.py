@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -111,7 +112,8 @@ class TaskDescription:
 
     Attributes:
         version: of the task.
-        digest: of its file, so that results of an edited task, or of another one of that name, are not reused.
+        digest: of what it says, with the code of functions and the tasks of a group, so that results of an edited
+            task, or of another one of that name, are not reused.
         splits: whether each document can be evaluated without the others.
         directions: by metric, whether higher is better.
     """
@@ -129,7 +131,8 @@ class TaskDescription:
         entry = manager.task_index[task]
         config: Mapping[str, Any] = entry.cfg or {}
         version = str((config.get("metadata") or {}).get("version", "1"))
-        digest = sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        content = json.dumps(_content(manager, config), sort_keys=True, default=str)
+        digest = sha256(content.encode()).hexdigest()[:16]
         if entry.kind.name != "TASK":
             return cls(version=version, digest=digest)
         names = DEFAULT_METRIC_REGISTRY.get(config.get("output_type", "generate_until"), ())
@@ -146,6 +149,34 @@ class TaskDescription:
                 for chosen in filters
             },
         )
+
+
+def _content(manager: "TaskManager", config: Mapping[str, Any]) -> JsonObject:
+    """Return a configuration with what it refers to: the code of functions, and the tasks of a group."""
+    content: dict[str, Any] = {key: _with_code(value) for key, value in config.items()}
+    members = config.get("task")
+    if isinstance(members, list):
+        names = [member.get("task") if isinstance(member, Mapping) else member for member in members]
+        entries = [
+            manager.task_index[name] for name in names if isinstance(name, str) and name in manager.task_index
+        ]
+        content["members"] = [_content(manager, entry.cfg or {"task": sorted(entry.tags)}) for entry in entries]
+    return content
+
+
+def _with_code(value: Any) -> Any:
+    """Return a value with the code of functions in place of their paths, as in `/tasks/utils.process_docs`."""
+    if isinstance(value, Mapping):
+        return {key: _with_code(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_code(part) for part in value]
+    if isinstance(value, str) and value.startswith("/"):
+        folder, _, dotted = value.rpartition("/")
+        module, _, function = dotted.rpartition(".")
+        with suppress(OSError, ValueError):  # it is no function
+            code = Path(folder, f"{module.replace('.', '/')}.py").read_bytes()
+            return {"function": function, "code": sha256(code).hexdigest()}
+    return value
 
 
 def _draws_no_examples(config: Mapping[str, Any], num_fewshot: int | None) -> bool:
