@@ -84,7 +84,8 @@ def _values(name: str, scores: Mapping[str, ModelScore]) -> JsonObject:
         chosen = chosen or NO_FILTER
         values[f"{bare},{chosen}"] = score.value
         values[f"{bare}_stderr,{chosen}"] = UNKNOWN if score.stderr is None else score.stderr
-        values["sample_len"] = max(int(values.get("sample_len", 0)), score.n or 0)
+        if score.n is not None:
+            values["sample_len"] = max(int(values.get("sample_len", 0)), score.n)
     return values
 
 

@@ -1,11 +1,12 @@
 """Tables as lm-evaluation-harness prints them."""
 
 import re
+from typing import Any
 
 import pytest
 
 from phyla.evaluation.paired import ModelScore
-from phyla.integrations.harness_results import COLUMNS, ModelResults, to_markdown
+from phyla.integrations.harness_results import COLUMNS, ModelResults, to_harness, to_markdown
 
 
 @pytest.mark.parametrize("name", ["a|b", "a\nb", "a\\|b", "|", "a\r\nb|c"])
@@ -16,3 +17,11 @@ def test_no_name_breaks_a_row_of_a_table(name: str) -> None:
     for line in lines:
         assert line.startswith("|")
         assert len(re.findall(r"((?:\\.|[^|])*)\|", line[1:])) == len(COLUMNS), line
+
+
+@pytest.mark.parametrize("n", [None, 40])
+def test_a_number_of_documents_that_is_unknown_is_left_out(n: int | None) -> None:
+    results: Any = to_harness(
+        ModelResults(name="step_10", scores={}, groups={"both": {"acc": ModelScore(value=1.0, n=n)}})
+    )
+    assert results["groups"]["both"].get("sample_len") == n
