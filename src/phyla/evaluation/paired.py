@@ -82,7 +82,8 @@ def _difference(task: str, metric: str, first: ModelScore, second: ModelScore) -
     shared = [key for key in first.samples if key in second.samples]
     pairs = [(first.samples[key], second.samples[key]) for key in shared]
     differences = [value - reference for value, reference in pairs]
-    if len(pairs) < 2 or not all(map(math.isfinite, differences)):
+    averaged = _is_average(first) and _is_average(second)
+    if len(pairs) < 2 or not averaged or not all(map(math.isfinite, differences)):
         return _unpaired(task, metric, first, second)
     # A sample without a group is one by itself.
     groups: list[object] = [first.groups.get(key, (key,)) for key in shared]
@@ -98,6 +99,18 @@ def _difference(task: str, metric: str, first: ModelScore, second: ModelScore) -
         paired=len(pairs),
         groups=len(set(groups)),
     )
+
+
+def _is_average(score: ModelScore) -> bool:
+    """Return False if samples do not average to the value, as with perplexity, whose samples are log-likelihoods.
+
+    Samples may be rounded, or only some of those that were measured.
+    """
+    samples = list(score.samples.values())
+    if not samples or len(samples) != score.n or not all(map(math.isfinite, samples)):
+        return True
+    spread = max(samples) - min(samples)
+    return math.isclose(mean_of(samples), score.value, rel_tol=0.01, abs_tol=0.01 * spread)
 
 
 def _unpaired(task: str, metric: str, first: ModelScore, second: ModelScore) -> ModelDifference:

@@ -116,3 +116,26 @@ def test_p_is_adjusted_for_the_number_of_eval_tasks() -> None:
     }
     rows = compare_models({key: (first, second) for key, (first, second) in scores.items()})
     assert [row.adjusted for row in rows] == holm([row.p or 0.0 for row in rows])
+
+
+def test_samples_that_do_not_average_to_the_value_are_not_compared_in_its_place() -> None:
+    """The samples of perplexity are log-likelihoods: more of them is better, and less perplexity is."""
+
+    def perplexity(likelihoods: list[float]) -> ModelScore:
+        value = math.exp(-sum(likelihoods) / len(likelihoods))
+        samples = {str(key): sample for key, sample in enumerate(likelihoods)}
+        return ModelScore(value=value, stderr=value / 10, n=len(likelihoods), samples=samples)
+
+    worse, better = perplexity([-3.0, -3.5, -4.0, -2.5]), perplexity([-1.0, -1.5, -2.0, -1.5])
+    (row,) = compare_models({("t", "perplexity"): (worse, better)})
+    assert (row.value, row.reference, row.paired) == (worse.value, better.value, 0)
+    assert row.difference == worse.value - better.value > 0
+
+
+def test_rounded_samples_and_some_of_the_samples_are_compared() -> None:
+    exact = [0.1234, 0.5678, 0.9123]
+    for digits, n in ((2, 3), (4, 300)):
+        samples = {str(key): round(value, digits) for key, value in enumerate(exact)}
+        score = ModelScore(value=sum(exact) / 3 + (n > 3), n=n, samples=samples)
+        (row,) = compare_models({("t", "loss"): (score, score)})
+        assert row.paired == 3
