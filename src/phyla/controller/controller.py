@@ -9,7 +9,7 @@ from typing import final
 
 from phyla import machine
 from phyla.configuration import differences
-from phyla.errors import LeaseLost, StateError, StoreError, with_place
+from phyla.errors import LeaseLost, StateError, StoreError, ends_only_call, with_place
 from phyla.machine import (
     NO_LIMIT,
     Accepted,
@@ -148,8 +148,9 @@ class Controller:
                 if error.never is not None:
                     raise error.never from None
                 return [], [], Idle(seconds=None, why="too few members can train now")
-            except (Exception, SystemExit) as error:
-                if not deciding or isinstance(error, StoreError) or not isinstance(self.rules, TrainRules):
+            except BaseException as error:
+                of_strategy = deciding and isinstance(self.rules, TrainRules) and ends_only_call(error)
+                if not of_strategy or isinstance(error, StoreError):
                     raise
                 accepted, _, _ = self.complete(completions)
                 return accepted, [], self._undecided(error)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from phyla.errors import StoreError, with_place
+from phyla.errors import StoreError, ends_only_call, with_place
 from phyla.machine.commands import (
     AddReports,
     Command,
@@ -117,7 +117,9 @@ def judge(
                     break
         except StoreError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a rule or an objective of the user raises
+        except BaseException as error:
+            if not ends_only_call(error):
+                raise
             kind = "objective" if asked is rules.objective else "stopping rule"
             verdict.broken = f"the {kind} {asked!r} raised {with_place(error)}"
         if verdict.reason is not None or verdict.broken is not None:

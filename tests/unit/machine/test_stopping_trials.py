@@ -1,5 +1,6 @@
 """Stopping running trials: what is remembered, who is told, and what their members do next."""
 
+import asyncio
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -363,7 +364,18 @@ def leaving_rule(reported: Reported) -> bool:
     sys.exit("bye")
 
 
-@pytest.mark.parametrize(("rule", "told"), [(broken_rule, "KeyError 'loss'"), (leaving_rule, "SystemExit bye")])
+def cancelled_rule(reported: Reported) -> bool:
+    raise asyncio.CancelledError("bye")
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (broken_rule, "KeyError 'loss'"),
+        (leaving_rule, "SystemExit bye"),
+        (cancelled_rule, "CancelledError bye"),
+    ],
+)
 def test_a_rule_that_raises_stops_the_study_and_no_trial(rule: Any, told: str) -> None:
     simulation = make(pbt(size=1), StopWith(rule))
     trial = claim(simulation)

@@ -1,5 +1,6 @@
 """Strategies and rules of a user: what they return is checked, and errors name them."""
 
+import asyncio
 import sys
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
@@ -205,6 +206,10 @@ def leaving(*_: Any) -> Any:
     sys.exit("bye")
 
 
+def cancelled(*_: object) -> Any:
+    raise asyncio.CancelledError("bye")
+
+
 @dataclass(frozen=True)
 class Judges(_OneMetric):
     """Judges as it is told."""
@@ -226,6 +231,7 @@ class Judges(_OneMetric):
         (several, Maximize("Q"), "several array("),
         (broken, Maximize("Q"), f"RuntimeError there is no such rule {__file__}"),
         (leaving, Maximize("Q"), f"SystemExit bye {__file__}"),
+        (cancelled, Maximize("Q"), f"CancelledError bye {__file__}"),
         (Last(), Judges("Q", found=3.0), "Judges.judge() 3.0"),
         (Last(), Judges("Q"), f"RuntimeError no judgement {__file__}"),
     ],
@@ -262,9 +268,23 @@ class LeavesToo(Exploit):
         leaving()
 
 
-@pytest.mark.parametrize("strategy", [Leaves(None), pbt(exploit=LeavesToo())])
-def test_a_strategy_that_leaves_the_process_fails_the_study(strategy: Any) -> None:
-    check_facts(ran(strategy)[0], type(strategy).__name__, "SystemExit", "bye", __file__)
+@dataclass(frozen=True)
+class IsCancelled(Scripted):
+    """Raises what is no Exception."""
+
+    decide = cancelled
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error"),
+    [
+        (Leaves(None), "SystemExit"),
+        (pbt(exploit=LeavesToo()), "SystemExit"),
+        (IsCancelled(None), "CancelledError"),
+    ],
+)
+def test_a_strategy_that_leaves_the_process_fails_the_study(strategy: Any, error: str) -> None:
+    check_facts(ran(strategy)[0], type(strategy).__name__, error, "bye", __file__)
 
 
 def test_a_fitness_of_numpy_is_a_float() -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phyla.errors import ends_only_call
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
 from phyla.machine.published_states import give_no_score, replace_score
 from phyla.machine.requests import NotJudged
@@ -40,7 +41,9 @@ def judging(trial: int) -> Iterator[None]:
     """Raise `NotJudged` with the trial for whatever its fitness rule or the objective raises."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not ends_only_call(error):
+            raise
         raise NotJudged(f"trial {trial}") from error
 
 
