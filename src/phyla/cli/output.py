@@ -12,6 +12,7 @@ from typing import Any
 from phyla.errors import UsageError
 from phyla.pages import Page, Table, text_of
 from phyla.records import strict
+from phyla.system.drafts import file_to_replace
 from phyla.terminal import LOOKS, UNCUT, console, show, table
 
 WIDE = 160
@@ -125,14 +126,13 @@ def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = N
 
 def write_file(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
     """Let a function write a file atomically; keep an existing file unless `replace`."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory; name a file")
-    if path.exists() and not replace:
+    file = file_to_replace(path)
+    if file.exists() and not replace:
         raise UsageError(f"{path} exists; delete it first, or choose another name")
     try:
-        with tempfile.TemporaryDirectory(prefix=".phyla-", dir=path.parent) as folder:
-            written = Path(folder, path.name)
+        with tempfile.TemporaryDirectory(prefix=".phyla-", dir=file.parent) as folder:
+            written = Path(folder, file.name)
             write(written)
-            written.replace(path)
+            written.replace(file)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from phyla.formatting import moment, short
 from phyla.pages import Page, Section, Table
+from phyla.system.drafts import file_to_replace
 from phyla.terminal import visible
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def write_pages(path: str | os.PathLike[str], pages: Iterable[Page], later: Iter
 
     Links between the pages become anchors in the file. The file replaces an existing one atomically; missing
     parent folders are created.
+
+    Raises:
+        UsageError: the path is that of a directory, a device or a pipe.
     """
+    target = file_to_replace(Path(path))
     pages, sections = [*pages], {section.name: section for section in later}
     places = {page.key for page in pages if page.key} | {place for page in pages for place in _places(page)}
     file = environment().get_template("file.html")
@@ -37,7 +42,6 @@ def write_pages(path: str | os.PathLike[str], pages: Iterable[Page], later: Iter
         now=now,
         plotly=b64encode(PLOTLY.read_bytes()).decode(),
     )
-    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -45,7 +49,7 @@ def write_pages(path: str | os.PathLike[str], pages: Iterable[Page], later: Iter
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    return target
+    return Path(path)
 
 
 def _places(page: Page) -> set[str]:

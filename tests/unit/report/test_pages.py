@@ -9,7 +9,9 @@ import pytest
 
 import phyla
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
+from facts import raises
 from page_text import PageText
+from phyla.errors import UsageError
 from phyla.pages import Drawing, Fact, Later, Page, Row, Span, Table
 from phyla.report import study_sections, write_pages
 from phyla.report.page import PLOTLY
@@ -204,7 +206,7 @@ def test_many_members_are_cut_and_that_is_said(tmp_path: Path) -> None:
 
 def test_it_appears_complete_or_not_at_all(results: phyla.Results, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="taken"):
+    with raises(UsageError, tmp_path / "taken", "directory"):
         results.write_report(tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
     path = tmp_path / "report.html"
