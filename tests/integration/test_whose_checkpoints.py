@@ -158,12 +158,13 @@ def test_a_copied_home_is_refused_alike_by_run_change_and_doctor(tmp_path: Path)
 def test_deleting_the_study_of_a_copied_home_counts_no_checkpoints_that_stay(tmp_path: Path, cli: Phyla) -> None:
     study(tmp_path / "a").run()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    before = tree(tmp_path / "b" / "checkpoints"), tree(tmp_path / "a")
+    checkpoints = [tmp_path / home / "checkpoints" for home in ("a", "b")]
+    before = [tree(folder) for folder in checkpoints]
     said = cli("delete", "mine", "--home", tmp_path / "b", "--yes", "mine").splitlines()
     check_facts(said[0], "deleted mine", f"{MEMBERS * TRIALS} trials")
     assert "checkpoint" not in said[0]
-    check_facts(said[1:], tmp_path / "b" / "checkpoints" / "mine")
-    assert before == (tree(tmp_path / "b" / "checkpoints"), tree(tmp_path / "a"))
+    check_facts(said[1:], checkpoints[1] / "mine")
+    assert [tree(folder) for folder in checkpoints] == before
 
 
 def test_studies_in_memory_can_follow_each_other(tmp_path: Path) -> None:
