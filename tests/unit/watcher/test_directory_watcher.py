@@ -75,11 +75,13 @@ class World:
         self.sightings = Sightings(self.store, self.run, [suite])
         self.watcher = self.watch()
 
-    def watch(self, *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any) -> DirectoryWatcher:
+    def watch(
+        self, kind: str = "marker", *, quiet_s: float = 5.0, mode: Mode = "link", **following: Any
+    ) -> DirectoryWatcher:
         self.watcher = DirectoryWatcher(
             self.sightings,
             self.root,
-            get_format("marker", quiet_s=quiet_s),
+            get_format(kind, quiet_s=quiet_s),
             run=self.run,
             snapshots=self.snapshots,
             best=self.best,
@@ -203,15 +205,7 @@ def test_what_came_while_nobody_looked_is_not_taken_for_older_than_the_run(world
 
 
 def test_damaged_ones_are_put_aside_and_seen_again_when_mended(world: World) -> None:
-    world.watcher = DirectoryWatcher(
-        world.sightings,
-        world.root,
-        get_format("safetensors", quiet_s=5.0),
-        run=world.run,
-        snapshots=world.snapshots,
-        best=world.best,
-        clock=lambda: world.now,
-    )
+    world.watch("safetensors")
     torn = world.root / "model_7.safetensors"
     torn.write_bytes(b"\x10")
     os.utime(torn, (NOW, NOW))
@@ -1000,15 +994,7 @@ def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world:
 
 
 def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) -> None:
-    world.watcher = DirectoryWatcher(
-        world.sightings,
-        world.root,
-        get_format("torch"),
-        run=world.run,
-        snapshots=world.snapshots,
-        best=world.best,
-        clock=lambda: world.now,
-    )
+    world.watch("torch")
     (world.root / "notes.md").write_text("x")
     world.look()
     awaited = world.watcher.describe_missing() or ""
@@ -1029,15 +1015,7 @@ def test_the_directory_below_that_has_checkpoints_is_named(tmp_path: Path) -> No
 
 def test_a_watch_one_directory_too_high_names_the_one_below(world: World) -> None:
     save(world.root / "below/a.pt", b"1")
-    world.watcher = DirectoryWatcher(
-        world.sightings,
-        world.root,
-        get_format("torch"),
-        run=world.run,
-        snapshots=world.snapshots,
-        best=world.best,
-        clock=lambda: world.now,
-    )
+    world.watch("torch")
     world.look()
     check_facts(world.watcher.describe_missing() or "", world.root / "below", "torch")
 
