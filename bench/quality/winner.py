@@ -171,7 +171,7 @@ def regrets(study: Study) -> dict[str, float]:
 def model_facts(study: Study) -> dict[str, float]:
     """Return what the model says about the noise, and whether intervals have the winners' true values."""
     winner = RULES[ESTIMATE](study)
-    estimated = study.estimates.expected(winner, among=MEMBERS, maximize=True)
+    estimated = study.estimates.expected(winner, members=MEMBERS, maximize=True)
     finalist, measured = hold_final(study, phyla.Final())
     return {
         "noise": study.estimates.noise / TASKS[study.task].unit,

@@ -21,14 +21,12 @@ Willsky and Benveniste 1994, Multiscale recursive estimation, data fusion, and r
 tree); Shumway and Stoffer 1982, An approach to time series smoothing and forecasting using the EM algorithm;
 Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution (weights); Barlow et al.
 1972, Statistical inference under order restrictions (pooled neighbours); Dunn 1961, Multiple comparisons among
-means (intervals of several); Rubin 1976, Inference and missing data
-(selection).
+means (t-intervals of several); Rubin 1976, Inference and missing data (selection).
 """
 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -93,16 +91,18 @@ class Estimates:
         """The noise; None if there are too few trials to tell."""
         return None if math.isnan(self.noise) else self.noise
 
-    def expected(self, place: int, *, among: int = 1, maximize: bool) -> Expected | None:
+    def expected(self, place: int, *, members: int, maximize: bool) -> Expected | None:
         """Return the estimated fitness of a trial with its 95 % interval; None where scores are exact.
 
-        The estimate of the best of several trials, `among`, is usually too good, so the interval is wide enough to
-        hold for all of them at once. It takes the variances as known: with four members, where they are not, it
-        holds the level in 68 to 83 % of studies.
+        The estimate of the best of several members is usually too good, so the interval is wide enough to hold for
+        all of them at once. Variances that so many members show are uncertain, so it is a t-interval with a degree
+        of freedom less than there are members.
         """
         if self.exact:
             return None
-        wide = NormalDist().inv_cdf(1 - 0.025 / among) * float(self.stderrs[place])
+        from scipy.special import stdtrit
+
+        wide = float(stdtrit(max(1, members - 1), 1 - 0.025 / max(1, members))) * float(self.stderrs[place])
         level = float(self.levels[place])
         value = level if maximize else -level
         return Expected(value=value, low=value - wide, high=value + wide)

@@ -63,7 +63,7 @@ class Standing:
         trial = heads.get(place, luckiest)
         return Winner(
             trial=trial,
-            expected=estimates.expected(place, among=max(1, len(heads)), maximize=maximize),
+            expected=estimates.expected(place, members=len(heads), maximize=maximize),
             noise=estimates.known_noise,
             luckiest=None if estimates.exact or trial.id == luckiest.id else luckiest,
             lead=None if estimates.exact else estimates.lead(place, heads),
