@@ -14,7 +14,7 @@ from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scor
 from phyla.space import Space
 from phyla.strategies.checks import check_arguments, items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.validation import check, check_integer, setting_error
+from phyla.validation import Wanted, check, check_integer, check_value, setting_error
 
 Population: TypeAlias = Sequence[Member]
 """The members that are compared, by index, each with what it published. Retired members are left out."""
@@ -328,7 +328,7 @@ def trial_seed(rng: np.random.Generator) -> int:
 
 
 def require_strategy(strategy: Any) -> None:
-    """Reject what is not a strategy, and classes in place of objects, also in its settings."""
+    """Reject what is not a strategy, classes in place of objects, also in its settings, and impossible numbers."""
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_suggest_instance(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.
@@ -343,12 +343,25 @@ def require_strategy(strategy: Any) -> None:
         if isinstance(value, type) and is_dataclass(value):
             where = f"{type(owner).__name__}({name}=...)"
             raise ConfigurationError(f"{where} has {value.__name__}: {_suggest_instance(value)}")
+    _check_numbers(strategy)
     if callable(strategy.fitness):
         check_arguments(strategy, "fitness", "values", "objective")
     elif not isinstance(strategy.fitness, FromSuite):
         raise setting_error(
             strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )
+
+
+def _check_numbers(strategy: Any) -> None:
+    """Reject numbers with which no study could run, since a strategy of a user may not check them itself."""
+    wanted: dict[str, Wanted] = {"population_size": 1, "quorum": "[0, 1]", "keeps_generations": 0}
+    optional = ("total_steps", "member_steps", "steps_per_trial")
+    wanted |= {name: 1 for name in optional if getattr(strategy, name, None) is not None}
+    settable = {setting.name for setting in fields(strategy)} if is_dataclass(strategy) else set[str]()
+    for name, want in wanted.items():
+        value = check_value(type(strategy).__name__, name, getattr(strategy, name), want)
+        if name in settable:
+            object.__setattr__(strategy, name, value)  # Python's own number in place of one of NumPy
 
 
 def check_space(plugin: object, space: Space) -> None:

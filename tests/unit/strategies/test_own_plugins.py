@@ -474,3 +474,37 @@ def test_an_outcome_of_something_else_is_refused_where_it_is_made(kind: Any, wro
     name, value = [*wrong.items()][-1]
     with raises(ConfigurationError, f"{kind.__name__}({name}={value!r})"):
         kind(**wrong)
+
+
+@dataclass(frozen=True)
+class Numbered(Strategy):
+    """Has the numbers that it is given, and checks none of them."""
+
+    population_size: Any = 2
+    steps_per_trial: Any = 5
+    total_steps: Any = 10
+    quorum: Any = 0.5
+    keeps_generations: Any = 0
+
+    def decide(self, *_: object) -> Any:
+        return Stop(reason={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("population_size", value) for value in (None, 0, -1, 2.0, "3", True, 10**7)],
+        *[(name, value) for name in ("total_steps", "steps_per_trial") for value in (0, -5, 2.5, "30", 2**60)],
+        *[("quorum", value) for value in (None, -0.1, 1.5, "0.8", float("nan"))],
+        *[("keeps_generations", value) for value in (None, -1, 0.5)],
+    ],
+)
+def test_numbers_with_which_no_study_could_run_are_refused(name: str, value: Any) -> None:
+    with raises(ConfigurationError, f"Numbered({name}={value!r}): must be "):
+        ran(Numbered(**{name: value}))
+
+
+def test_numbers_of_an_own_strategy_may_be_those_of_numpy_and_steps_are_optional() -> None:
+    numbers = {"population_size": np.int64(2), "total_steps": np.int64(10), "quorum": np.float32(0.5)}
+    assert ran(Numbered(**numbers)) == ("", [])
+    assert ran(Numbered(total_steps=None, steps_per_trial=None)) == ("", [])
