@@ -225,6 +225,19 @@ def test_training_on_again_resumes(results: phyla.Results, home: Path, found: ph
     assert final(other) == final(first)
 
 
+def test_a_complete_replay_names_only_what_a_replay_can_take(
+    home: Path, found: phyla.Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    phyla.replay(found, name="twice-the-same", home=home)
+    phyla.replay(found, name="twice-the-same", home=home)
+    check_facts(caplog.text, "nothing to do", "twice-the-same", "--name", "name=")
+    assert not any(other in caplog.text for other in ("total_steps", "--overwrite", "phyla change"))
+    caplog.clear()
+    phyla.continue_training(found, 1, name="one-more", home=home)
+    phyla.continue_training(found, 1, name="one-more", home=home)
+    check_facts(caplog.text, "nothing to do", "its trial was completed", "total_steps")
+
+
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5])
 def test_steps_to_train_on_that_make_no_sense(home: Path, steps: Any, found: phyla.Study) -> None:
     with raises(ConfigurationError, "steps="):

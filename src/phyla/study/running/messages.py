@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import queries
 from phyla.errors import StoreError
@@ -140,16 +140,17 @@ def say_nothing_to_do(summary: Summary) -> None:
     """Log that a study is already complete, since when, and how to continue."""
     study, completed = summary.study, summary.counts.get("completed", 0)
     ended = 0.0 if summary.newest is None else summary.newest.ended_at or 0.0
-    since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
+    trials = "trial was" if completed == 1 else f"{completed} trials were"
+    since = f": its {trials} completed on {date(ended)}" if completed else ""
     early = any(cohort.state is not MemberState.DONE for cohort in summary.cohorts)
     why = f" ({study.message})" if early and study.message else ""
-    LOG.warning(
-        "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "
-        "change FILE (in Python: study.change()), and run it again. To start from scratch, which deletes what is "
-        "stored, run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
-        study.name,
-        since,
-        why,
-        "change what ended it" if why else "raise total_steps",
-        study.name,
+    strategy: Any = study.config["strategy"]
+    extend = "change what ended it" if why else "raise total_steps"
+    more = (
+        f"To train longer, {extend} in the file, then: phyla change FILE (in Python: study.change()), and run it "
+        "again. To start from scratch, which deletes what is stored, run it with --overwrite "
+        f"{study.name} (in Python: overwrite=True); to keep it, give the study another name"
     )
+    if strategy["plugin"] == "phyla.strategies/replay":  # no file declares it, and it ends where the original did
+        more = "To train it once more, give the new study another name with --name (in Python: name=)"
+    LOG.warning("nothing to do: study %r is complete%s%s. %s", study.name, since, why, more)
