@@ -30,7 +30,9 @@ class MedianStopping(StoppingRule):
     Args:
         min_steps: steps that a trial trains before it may be stopped; fewer than its length.
         min_trials: other trials that must have come to a mark, at least.
-        every_steps: distance of the marks; the default is `min_steps`.
+        every_steps: distance of the marks, which are its multiples; the default is `min_steps`. A trial that comes
+            to no mark between `min_steps` and its end is never stopped, so let `min_steps` divide the length of
+            trials.
     """
 
     min_steps: int
