@@ -66,13 +66,18 @@ class Preparation:
         """The name of the function, or the program."""
         if self.command is not None:
             return Path(self.command[0]).name
-        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+        return name_of(self.function)
 
     @property
     def identity(self) -> str:
         """How it prepares: function or command, and version."""
         how = [self.name if self.function is not None else None, self.command, self.version]
         return hashlib.sha256(json.dumps(how).encode()).hexdigest()[:32]
+
+
+def name_of(function: object) -> str:
+    """Return the name of a function, or of the class of an object that is called like one."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def preparation_of(prepare: object, of: str) -> Preparation | None:

@@ -12,8 +12,8 @@ from typing import Any, Self, final, overload
 from phyla.errors import ConfigurationError
 from phyla.evaluation.command_line import split_command
 from phyla.evaluation.policy import Policy
-from phyla.evaluation.preparation import Preparation, preparation_of
-from phyla.records import UNLESS_NONE, Goal, JsonObject, Maximize, Minimize
+from phyla.evaluation.preparation import Preparation, name_of, preparation_of
+from phyla.records import UNLESS_NONE, Goal, Json, JsonObject, Maximize, Minimize
 from phyla.validation import check, check_function, check_name, look_up, suggestion
 
 RESOURCES = ("gpus", "label")
@@ -69,8 +69,8 @@ class EvalTask:
     max_attempts: int = 3
     resources: Mapping[str, int | str] = field(default_factory=dict)
     cwd: str | Path | None = None
-    preparation: str = field(default="", init=False, repr=False)
-    """Identity of its suite's preparation; empty without one."""
+    given: JsonObject = field(default_factory=dict, init=False, repr=False)
+    """What it is given by its suite, as part of its identity: preparation, `load` and files of bindings."""
 
     def __post_init__(self) -> None:
         check_name(f"EvalTask name {self.name!r}", self.name, ", as in 'clean'")
@@ -105,12 +105,12 @@ class EvalTask:
             raise ConfigurationError(f"eval task {self.name!r} is a command and cannot be called")
         return self.evaluate(evaluation)
 
-    def prepared_by(self, preparation: str) -> "EvalTask":
-        """Return it with the identity of its suite's preparation."""
-        if preparation == self.preparation:
+    def with_given(self, given: JsonObject) -> "EvalTask":
+        """Return it with what its suite gives it to evaluate."""
+        if given == self.given:
             return self
         task = copy.copy(self)
-        object.__setattr__(task, "preparation", preparation)
+        object.__setattr__(task, "given", given)
         return task
 
     @property
@@ -125,22 +125,22 @@ class EvalTask:
 
     @property
     def identity(self) -> str:
-        """How it evaluates: name, function or command, version, configuration, bindings, seed and preparation.
+        """How it evaluates: name, function or command, version, configuration, bindings and seed.
 
-        Its results are filed under this; tags, weight, shards, limits and the source of the function are no
-        part of it (the ledger's key has the layout of shards beside it).
+        Of its suite the preparation, the name of `load` and those of files of bindings are part of it. Results are
+        filed under this; tags, weight, shards, limits and the source of functions are no part of it (the ledger's
+        key has the layout of shards beside it).
         """
         how = {
             "task": self.name,
-            "function": getattr(self.evaluate, "__qualname__", type(self.evaluate).__qualname__),
+            "function": name_of(self.evaluate),
             "command": self.command,
             "version": self.version,
             "config": self.config,
             "gin": self.gin,
             "seed": self.seed,
+            **self.given,
         }
-        if self.preparation:
-            how["preparation"] = self.preparation
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -206,7 +206,7 @@ class Suite:
             what `load` and all eval tasks read instead of it, in the empty directory `into`. It runs once for each
             checkpoint. A `Preparation` has a version and limits.
         load: `load(checkpoint)`, called once per worker and checkpoint; what it returns is
-            `evaluation.loaded` in all eval tasks.
+            `evaluation.loaded` in all eval tasks. Its name is part of what identifies their results.
         gin_files: files of gin bindings, relative to the run's directory, applied before all others.
 
     Raises:
@@ -235,8 +235,8 @@ class Suite:
         if self.load is not None:
             check_function(f"Suite({self.name!r}): load", self.load, "a checkpoint")
         object.__setattr__(self, "prepare", preparation_of(self.prepare, f"Suite({self.name!r}"))
-        identity = "" if self.preparation is None else self.preparation.identity
-        object.__setattr__(self, "tasks", tuple(task.prepared_by(identity) for task in self.tasks))
+        given = self._given()
+        object.__setattr__(self, "tasks", tuple(task.with_given(given) for task in self.tasks))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
             raise ConfigurationError(
                 f"Suite({self.name!r}, objective={self.objective!r}): its best checkpoint is chosen by one "
@@ -262,6 +262,17 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
         if twice := _repeated(task.name for task in self.tasks):
             raise ConfigurationError(f"Suite({self.name!r}): several eval tasks are called {', '.join(twice)}")
+
+    def _given(self) -> JsonObject:
+        """Return what eval tasks are given, without what there is none of."""
+        given: dict[str, Json] = {}
+        if self.preparation is not None:
+            given["preparation"] = self.preparation.identity
+        if self.load is not None:
+            given["load"] = name_of(self.load)
+        if self.gin_files:
+            given["gin_files"] = list(self.gin_files)
+        return given
 
     @property
     def preparation(self) -> Preparation | None:

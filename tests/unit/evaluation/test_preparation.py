@@ -54,7 +54,7 @@ def test_a_preparation_belongs_to_its_suite() -> None:
     suite = replace(PLAIN, prepare=convert)
     assert PLAIN.task("a").identity == TASK.identity
     assert replace(suite, prepare=None).task("a").identity == TASK.identity
-    assert replace(suite, tasks=[*suite.tasks, EvalTask("b", print)]).task("b").preparation
+    assert replace(suite, tasks=[*suite.tasks, EvalTask("b", print)]).task("b").given
 
 
 def test_a_stored_suite_has_the_same_identity_where_its_functions_are_absent() -> None:

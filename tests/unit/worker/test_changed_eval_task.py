@@ -1,8 +1,9 @@
 """A group that was opened again for a changed eval task is aggregated from the newest version's results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,11 +75,36 @@ def edited(evaluation: phyla.Evaluation) -> None:
     evaluation.record(accuracy=0.75)
 
 
+def read(checkpoint: Any) -> float:
+    return 0.25
+
+
+def read_more(checkpoint: Any) -> float:
+    return 0.75
+
+
+def measure_loaded(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(accuracy=evaluation.loaded)
+
+
+def suite_of(evaluate: Callable[..., object]) -> Suite:
+    return Suite("s", (phyla.EvalTask("measure", evaluate),))
+
+
+def suite_with(load: Callable[..., object]) -> Suite:
+    return Suite("s", (phyla.EvalTask("measure", measure_loaded),), load=load)
+
+
+@pytest.mark.parametrize(("make", "old", "new"), [(suite_of, measure, edited), (suite_with, read, read_more)])
 def test_a_worker_that_starts_after_an_edit_tells_of_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., Suite],
+    old: Callable[..., object],
+    new: Callable[..., object],
 ) -> None:
-    monkeypatch.setattr(edited, "__qualname__", measure.__qualname__)
-    before, after = (Suite("s", (phyla.EvalTask("measure", function),)) for function in (measure, edited))
+    monkeypatch.setattr(new, "__qualname__", old.__qualname__)
+    before, after = make(old), make(new)
     first = EvaluatedRun(tmp_path, [before])
     first.sees("a", 1000)
     first.work()

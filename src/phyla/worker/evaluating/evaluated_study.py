@@ -116,26 +116,27 @@ class EvaluatedStudy:
     def describe_edits(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
         """Return messages, by name, about eval tasks that have results of an older source."""
         messages = {}
-        prepare = "" if suite.preparation is None else ", or that of prepare="
+        given = {"prepare=": suite.preparation, "load=": suite.load}
+        others = "".join(f", or that of {name}" for name, function in given.items() if function is not None)
         for task in suite.tasks:
             source = self.source(suite, task)
             before = {result.source for result in results.get(task.identity, ()) if result.source}
             if source and before - {source}:
                 messages[task.name] = (
-                    f"the function of eval task {task.name!r}{prepare}, or what it uses of its file or of gin, "
+                    f"the function of eval task {task.name!r}{others}, or what it uses of its file or of gin, "
                     f"changed since some of its results were computed, and its version is still {task.version!r}: "
                     "raise the version to compute them again"
                 )
         return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of an eval task's function and `prepare`, what these use of their files, and gin files.
+        """Return a digest of what evaluates: functions, with what these use of their files, and gin files.
 
         None is part of the eval task's identity. Empty if none is known.
         """
         prepare = None if suite.preparation is None else suite.preparation.function
         source = ""
-        for function in (task.evaluate, prepare):
+        for function in (task.evaluate, prepare, suite.load):
             if function is not None:
                 with suppress(OSError, TypeError):
                     source += _digest(inspect.unwrap(function))
