@@ -17,7 +17,7 @@ from phyla.strategies import Final, StoppingRule, Strategy, check_space
 from phyla.study.declaration import Declared, Replicate, Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import ConfigChange, Results
-from phyla.study.validation import check_gpus, check_objectives, check_starts, check_tasks, make_term
+from phyla.study.validation import check_gpus, check_starts, check_suites, check_tasks, make_term
 from phyla.validation import check_function, check_name, plain, suggest_arguments
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Study:
             max_stops=retries.stops,
             final=final,
         )
-        check_objectives(rules.suites, rules)
+        check_suites(rules.suites, rules)
         for plugin in (rules.strategy, *rules.stopping, train):
             check_space(plugin, rules.space)
         self.declared = Declared(

@@ -1,5 +1,6 @@
 """Rejects invalid arguments of studies and runs."""
 
+import functools
 import math
 import signal
 from collections.abc import Container, Sequence
@@ -7,14 +8,15 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from phyla.errors import ConfigurationError, SpaceError
+from phyla import plugins
+from phyla.errors import ConfigurationError, NotImportable, SpaceError
 from phyla.formatting import format_count
 from phyla.records import StartFrom
 from phyla.space import Space
 from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExplore, Strategy
 
 if TYPE_CHECKING:
-    from phyla.evaluation import Suite
+    from phyla.evaluation import EvalTask, Suite
     from phyla.machine import TrainRules
     from phyla.supervision.term import Term
 
@@ -80,6 +82,37 @@ def make_term(stop_signal: str | int | None, time_limit_s: float | None, grace_s
     return replace(term, stop_signal=fitting[0])
 
 
+def _check_identities(suites: "Sequence[Suite]") -> None:
+    """Reject different eval tasks with one identity: the ledger would give one the results of the other."""
+    known: dict[str, tuple[EvalTask, Suite]] = {}
+    for suite in suites:
+        for task in suite.tasks:
+            first, of = known.setdefault(task.identity, (task, suite))
+            if _runs(first, of) != _runs(task, suite):
+                raise ConfigurationError(
+                    f"suites {of.name!r} and {suite.name!r} both have an eval task {task.name!r}, with functions "
+                    "of the same names, or the same command in different directories. phyla could not tell their "
+                    "results apart: rename one of the eval tasks, or give it another version"
+                )
+
+
+def _runs(task: "EvalTask", suite: "Suite") -> list[object]:
+    """Return what evaluates, equal only if that is the same; a file may have been imported twice."""
+    prepare = suite.preparation
+    functions = (task.evaluate, suite.load, prepare and prepare.function)
+    return [task.cwd, prepare and prepare.cwd, *map(_reference, functions)]
+
+
+def _reference(function: Any) -> object:
+    """Return the name by which a function is imported, or else itself; that of the class of an object."""
+    if function is None or isinstance(function, functools.partial):
+        return function
+    try:
+        return plugins.reference(function if hasattr(function, "__qualname__") else type(function))
+    except NotImportable:
+        return function
+
+
 def check_seconds(name: str, seconds: float | None) -> float | None:
     """Return a number of seconds above 0, or None."""
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -132,10 +165,14 @@ def _names_given(strategy: Strategy, space: Space) -> Container[str]:
     return space.parameters if isinstance(strategy, FixedSchedule | Replay) else ()
 
 
-def check_objectives(suites: "Sequence[Suite]", rules: "TrainRules | None" = None) -> None:
-    """Make sure that suites can give what their objectives name, and that of a study with these rules."""
+def check_suites(suites: "Sequence[Suite]", rules: "TrainRules | None" = None) -> None:
+    """Make sure that suites can give what their objectives name, and that of a study with these rules.
+
+    None may take over the results of an eval task that only looks the same.
+    """
     from phyla.evaluation.suite import check_aggregate, suite_named
 
+    _check_identities(suites)
     for suite in suites:
         if suite.objective is not None:
             check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")

@@ -12,7 +12,7 @@ from phyla.evaluation import Cell, CellStatus, EvalTask, Moments, Suite
 from phyla.evaluation.alarms import Regressions
 from phyla.evaluation.suite import outlines
 from phyla.records import Checkpoint, EvalEvent, Maximize, Minimize, StudyKind, StudyRecord, StudyState
-from phyla.study.validation import check_objectives
+from phyla.study.validation import check_suites
 
 SUITE = Suite(
     "s", [EvalTask("t", print), EvalTask("u", print)], objective=Maximize("acc_mean"), watch=[Minimize("nll_mean")]
@@ -148,4 +148,4 @@ def test_what_is_watched_is_a_list_of_metrics_each_once(watch: Any, facts: tuple
 
 def test_what_is_watched_is_an_aggregate_that_the_suite_gives() -> None:
     with pytest.raises(ConfigurationError, match="watch of suite 's'"):
-        check_objectives([Suite("s", [EvalTask("t", print)], watch=[Minimize("nll")])])
+        check_suites([Suite("s", [EvalTask("t", print)], watch=[Minimize("nll")])])

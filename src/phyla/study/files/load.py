@@ -16,7 +16,7 @@ from phyla.evaluation.suite import outlines
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.study.files.python import module_named, read_file
 from phyla.study.places import names_in
-from phyla.study.validation import check_objectives
+from phyla.study.validation import check_suites
 
 if TYPE_CHECKING:
     from phyla.lineage import Schedule
@@ -124,7 +124,7 @@ def chosen_suites(sources: Suite | str | Sequence[Suite | str]) -> tuple[Suite, 
         raise ConfigurationError("there is no suite to evaluate: give at least one, as with --suite suites.py")
     if twice := _twice(suites):
         raise ConfigurationError(f"several suites are called {twice}; give each a name of its own")
-    check_objectives(suites)
+    check_suites(suites)
     return tuple(suites)
 
 
