@@ -369,6 +369,46 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str],
     check_facts(summarize_error(outcome.error), *error.split())
 
 
+def command_that_writes(results: object, tmp_path: Path) -> EvalTask:
+    (tmp_path / "written.json").write_text(json.dumps(results))
+    return EvalTask("a", command=["cp", str(tmp_path / "written.json"), "{results}"], max_attempts=1)
+
+
+def test_a_command_may_nest_metrics_and_write_counts_with_a_fraction(tmp_path: Path) -> None:
+    nested = {"in": {"x": {"mean": 0.5, "n": 100.0, "stderr": 0.05}, "deep": {"y": {"values": [1, 2]}}, "z": 3}}
+    task = command_that_writes(nested, tmp_path)
+    bench = Bench(tmp_path, suite(task))
+    bench.checkpoint(100)
+    bench.work()
+    (result,) = bench.results(task)
+    assert metric(result, "in/x").stderr == pytest.approx(0.05)
+    assert [metric(result, f"in/{name}").n for name in ("x", "deep/y", "z")] == [100, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "facts"),
+    [
+        ({"mean": 0.5, "n": 10, "std": 0.1}, "'x' 'std' 'stderr'"),
+        ({"values": [1, 2], "n": 5}, "'x' 'n' 'values'"),
+        ({"mean": 0.5, "n": 2.7}, "n 2.7"),
+        ({"mean": 0.5, "n": "ten"}, "n 'ten'"),
+        ({"mean": 0.5, "n": float("inf")}, "n inf"),
+        ({"mean": 0.5, "variance": 2.0}, "'x' n None"),
+        ({"mean": "0.5", "variance": 2.0, "n": 3}, "'x' '0.5' variance"),
+        ({"mean": 0.5, "variance": 2.0, "n": 3, "stderr": 0.1}, "'x' variance stderr"),
+        ({"y": {"mean": 0.5, "n": 10, "std": 0.1}}, "'x/y' 'std'"),
+    ],
+)
+def test_a_result_of_a_command_that_phyla_would_have_to_guess_is_refused(
+    tmp_path: Path, value: object, facts: str
+) -> None:
+    bench = Bench(tmp_path, suite(command_that_writes({"x": value}, tmp_path)))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, Failure)
+    check_facts(summarize_error(outcome.error), *facts.split())
+
+
 @pytest.mark.parametrize(("end", "timeout_s"), [("exit 3", 60), ("sleep 1000", 4)])
 def test_nothing_is_left_of_a_command_in_whatever_session(tmp_path: Path, end: str, timeout_s: float) -> None:
     away = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from phyla.errors import ConfigurationError, EvaluationError
 from phyla.evaluation import EvalTask, Metric, Moments, Preparation
+from phyla.evaluation.metric import as_count, as_number
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
@@ -21,6 +22,8 @@ from phyla.worker.containment.processes import CannotStart, Process, describe_en
 from phyla.worker.evaluating.samples import FILE, NAME, write_samples
 
 LOG_TAIL = 2000
+_FIELDS_BESIDE = {"values": (), "metric": ("state",), "mean": ("n", "stderr", "variance")}
+"""The fields by which a metric that a command writes is recognized, and those that may stand beside each."""
 
 _T = TypeVar("_T")
 
@@ -245,11 +248,11 @@ def run_command(
     Fields in its arguments are `{checkpoint}`, `{original}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`,
     `{config}` (a JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It
     writes its metrics as one JSON object to `{results}`: a number, `{"mean": .., "n": .., "stderr": ..}`,
-    `{"values": [..]}`, or a stored metric of phyla's.
+    `{"values": [..]}`, or a stored metric of phyla's. Other mappings are metrics with slashed names.
 
     Raises:
         ConfigurationError: there is no such program.
-        EvaluationError: it failed, took too long, or left no results.
+        EvaluationError: it failed, took too long, or left no results, or such as need a guess.
     """
     folder = evaluation.working_dir.absolute()
     config, results, log = folder / "config.json", folder / "results.json", folder / "log.txt"
@@ -340,15 +343,38 @@ def execute(
 
 
 def _record(evaluation: Evaluation, name: str, value: Any) -> None:
-    n, stderr = None, None
-    if isinstance(value, Mapping):
-        if "values" in value:
-            value = value["values"]
-        elif "metric" in value:
-            value = decode(value, loaded_class)
-        elif "mean" in value and "variance" in value:
-            count = int(value["n"])
-            value = Moments(n=count, mean=float(value["mean"]), m2=float(value["variance"]) * (count - 1))
-        elif "mean" in value:
-            value, n, stderr = value["mean"], int(value.get("n", 1)), value.get("stderr")
-    evaluation.record({name: value}, n=n, stderr=stderr)
+    """Record one metric that a command wrote, or several that it nested in each other."""
+    if not isinstance(value, Mapping):
+        evaluation.record({name: value})
+        return
+    kind = next((key for key in _FIELDS_BESIDE if key in value), None)
+    if kind is None:
+        for key, item in value.items():
+            _record(evaluation, f"{name}/{key}", item)
+        return
+    where = f"the command's result {name!r}"
+    if unknown := sorted(value.keys() - {kind, *_FIELDS_BESIDE[kind]}):
+        known = ", ".join(map(repr, _FIELDS_BESIDE[kind])) or "nothing"
+        raise EvaluationError(
+            f"{where} has {', '.join(map(repr, unknown))} beside {kind!r}, which may have {known} beside it"
+        )
+    if kind == "mean":
+        _record_mean(evaluation, name, value, where)
+    else:
+        evaluation.record({name: value["values"] if kind == "values" else decode(value, loaded_class)})
+
+
+def _record_mean(evaluation: Evaluation, name: str, value: Mapping[str, Any], where: str) -> None:
+    n, stderr, variance = (value.get(field) for field in _FIELDS_BESIDE["mean"])
+    # Some languages write every number as one with a fraction.
+    n = int(n) if isinstance(n, float) and n.is_integer() else n
+    if variance is None:
+        evaluation.record({name: value["mean"]}, n=1 if n is None else n, stderr=stderr)
+        return
+    mean, spread = (as_number(number, f"{where}: {number!r}") for number in (value["mean"], variance))
+    count = as_count(n, f"{where}: n")
+    if mean is None or spread is None or stderr is not None:
+        raise EvaluationError(
+            f"{where} is {dict(value)!r}; a variance needs a mean and n, which are numbers, alone"
+        )
+    evaluation.record({name: Moments(n=count, mean=mean, m2=spread * max(0, count - 1))})
