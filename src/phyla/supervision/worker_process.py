@@ -119,7 +119,7 @@ class WorkerProcess:
         """Return why to kill it if it took too long, as of the last look."""
         ended = f"so worker process {self.popen.pid} was killed"
         if self.deadline and self.looked_at > self.ends_at:
-            late = "its eval task took longer than its timeout_s"
+            late = "its eval task, or prepare= of its suite, took longer than its timeout_s"
             return f"{late}, {ended}; raise timeout_s if that is not enough"
         silent_s = self.looked_at - self.progressed_at
         if self.beats and stall_timeout_s is not None and silent_s > stall_timeout_s:
