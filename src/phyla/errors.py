@@ -5,6 +5,7 @@ A message says what happened, with the values, and what to do about it.
 
 import errno
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -198,6 +199,8 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
     errno.ESTALE: "the file system was mounted or exported anew: mount it again",
 }
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""What numpy raises instead of the system's error when a file takes only a part of an array."""
 _ADVICE_ON_PLACES = {
     errno.EEXIST: "a file is where a directory should be: move it away, or choose another home",
     errno.ENOTDIR: "a file is where a directory should be: move it away, or choose another home",
@@ -271,7 +274,12 @@ def with_place(error: BaseException) -> str:
 
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error says that a file system is full, read-only or failing."""
-    return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
+    return isinstance(error, OSError) and (_storage_errno(error) in _ADVICE or error.errno == errno.EIO)
+
+
+def _storage_errno(error: OSError) -> int | None:
+    hidden = error.errno is None and _SHORT_WRITE.fullmatch(str(error))
+    return errno.ENOSPC if hidden else error.errno
 
 
 def is_place_error(error: BaseException) -> bool:
@@ -290,4 +298,4 @@ def advice_on(error: OSError) -> str:
         return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
     if error.errno == errno.EBADF:
         return "it was closed in this process: look for os.close and os.closerange in your code"
-    return {**_ADVICE, **_ADVICE_ON_PLACES}.get(error.errno or 0, "look at the file system's health")
+    return {**_ADVICE, **_ADVICE_ON_PLACES}.get(_storage_errno(error) or 0, "look at the file system's health")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from phyla.errors import StateError, advice_on, ends_only_call, is_place_error, is_storage_error
@@ -33,6 +34,20 @@ def test_only_phyla_s_own_errors_of_a_place_are_place_errors(tmp_path: Path) -> 
         assert not is_storage_error(own), "training that meets it has failed"
         assert "health" not in advice_on(own)
     assert not is_place_error(error_of(replace_text, tmp_path / "missing/file")), "that is a bug"
+
+
+@pytest.mark.parametrize(
+    "write", [lambda array, file: array.tofile(file), lambda array, file: np.save(file, array)]
+)
+def test_a_full_disk_is_recognized_where_numpy_hides_the_error(write: Callable[[Any, Any], None]) -> None:
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(OSError, match=r"written|space") as caught,
+    ):
+        write(np.zeros(100_000), full)
+    assert is_storage_error(caught.value)
+    assert advice_on(caught.value) == advice_on(OSError(errno.ENOSPC, ""))
+    assert not is_storage_error(OSError("a report of 3 requested and 2 written files"))
 
 
 def test_a_file_that_cannot_be_replaced_stays_and_no_draft_is_left(tmp_path: Path) -> None:
