@@ -341,6 +341,65 @@ def test_a_checkpoint_without_a_tokenizer_is_not_evaluated(evaluated: Evaluated)
         check_facts(line, kind, "tokenizer", "model_args")
 
 
+INCOMPLETE = """
+import json, shutil, sys, warnings
+from pathlib import Path
+from types import SimpleNamespace
+import lm_eval.api.registry
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+from phyla.errors import EvaluationError
+from phyla.integrations.lm_eval import LoadModel
+
+own = PreTrainedModel.__dict__["from_pretrained"]
+
+def load(folder):
+    try:
+        LoadModel(device="cpu")(SimpleNamespace(path=folder))
+        print("complete")
+    except EvaluationError as error:
+        print(error)
+    assert PreTrainedModel.__dict__["from_pretrained"] is own
+
+whole = Path(sys.argv[1])
+state = load_file(whole / "model.safetensors")
+name = next(key for key in state if key.endswith("c_fc.weight"))
+for kind, changed in {
+    "whole": state,
+    "wrapped": {f"_orig_mod.{key}": value for key, value in state.items()},
+    "without": {key: value for key, value in state.items() if key != name},
+}.items():
+    shutil.copytree(whole, kind)
+    save_file(changed, f"{kind}/model.safetensors", {"format": "pt"})
+    load(Path(kind))
+
+class Adapted:
+    @classmethod
+    def create_from_arg_obj(cls, arguments, settings):
+        if arguments["pretrained"] == "moved":
+            raise OSError("moved is not a local folder")
+        warnings.warn("Careful. Found missing adapter keys while loading the checkpoint: ['lora_A.weight'].")
+
+lm_eval.api.registry.get_model = lambda name: Adapted
+for base in ("there", "moved"):
+    Path(base).mkdir()
+    Path(base, "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    load(Path(base))
+"""
+
+
+def test_a_checkpoint_that_lacks_weights_is_not_evaluated(evaluated: Evaluated, tmp_path: Path) -> None:
+    whole = evaluated.folder / "runs" / "step_10"
+    done = forked.run(["-c", INCOMPLETE, whole], cwd=tmp_path, frameworks=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    complete, wrapped, without, adapter, base = done.stdout.splitlines()
+    assert complete == "complete"
+    check_facts(wrapped, "_orig_mod.", "prepare=")
+    check_facts(without, "1", "c_fc.weight")
+    check_facts(adapter, "adapter", "lora_A.weight")
+    check_facts(base, "moved", str(tmp_path), 'model_args={"pretrained": "PATH"}')
+
+
 ADAPTERS = """
 import itertools
 import json

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from phyla.errors import ConfigurationError, EvaluationError
 from phyla.integrations.harness_results import OWN, metric_name
 from phyla.integrations.lm_eval.task_index import own_tasks, task_manager
+from phyla.integrations.lm_eval.weights import complete_weights
 from phyla.records import JsonObject
 from phyla.worker import Evaluation, EvaluationCheckpoint
 from phyla.worker.evaluating.samples import GROUP, ID
@@ -59,7 +60,17 @@ class LoadModel:
 
         arguments = {**self._places(checkpoint.path), **self.model_args}
         settings = {"batch_size": self.batch_size, "device": self.device or _device(self.model)}
-        model = get_model(self.model).create_from_arg_obj(arguments, settings)
+        try:
+            with complete_weights() if _is_of_transformers(self.model) else nullcontext():
+                model = get_model(self.model).create_from_arg_obj(arguments, settings)
+        except OSError as error:
+            if "peft" not in arguments:
+                raise
+            raise EvaluationError(
+                f"the base model {arguments['pretrained']!r} of this adapter cannot be loaded. As a path it is "
+                f"relative to {Path.cwd()}, where phyla was started; if it is elsewhere: "
+                f'model_args={{"pretrained": "PATH"}}. {error}'
+            ) from error
         if _lacks_tokenizer(model):
             raise EvaluationError(
                 "this checkpoint has no tokenizer: let training save it, as Trainer(processing_class=tokenizer) "
