@@ -75,15 +75,14 @@ class Siblings:
     def _listing(self, name: str) -> Listing:
         return self._entries.listing(self._paths[name]) or Listing(())
 
-    def _sizes(self, name: str, listed: Listing) -> dict[str, int]:
-        """Return the sizes of files by names that do not depend on the step."""
+    def _files(self, name: str, listed: Listing) -> dict[str, tuple[str, int]]:
+        """Return paths and sizes of files by names that do not depend on the step."""
         same = re.compile(rf"{_NUMBERED.pattern}|(?<!\d)0*{self._steps[name]}(?!\d)", re.IGNORECASE)
         inside = len(name) + 1 if self._paths[name] == (name,) else 0
+        pairs = [(file.relative[inside:], file.size_bytes) for file in listed.files]
         return {
-            same.sub(
-                lambda match: "#" if match[0].isdecimal() else match[0], file.relative[inside:]
-            ): file.size_bytes
-            for file in listed.files
+            same.sub(lambda match: "#" if match[0].isdecimal() else match[0], path): (path, size)
+            for path, size in pairs
         }
 
     def _check(self, name: str, check: Check, root: Place, listed: Listing) -> Verdict:
@@ -100,22 +99,25 @@ class Siblings:
 
     def _compare(self, name: str, earlier: list[str], root: Place, listed: Listing) -> Verdict:
         """Return whether it has the files of the earlier ones, and as much in them."""
-        sizes = self._sizes(name, listed)
-        before = {other: self._sizes(other, self._listing(other)) for other in reversed(earlier)}
+        files = self._files(name, listed)
+        before = {other: self._files(other, self._listing(other)) for other in reversed(earlier)}
         counts = Counter(path for others in before.values() for path in others)
-        lacking = [path for path in sorted(counts) if counts[path] >= len(before) - 1 and path not in sizes]
+        # A number that never changes may be the step of one of them, as in `optimizer_0` of step 0.
+        here = {path for path, _ in files.values()}
+        there = {key for others in before.values() for key, (path, _) in others.items() if path not in here}
+        lacking = [key for key in sorted(there - files.keys()) if counts[key] >= len(before) - 1]
         for path in sorted(lacking, key=lambda path: _NUMBERED.search(path) is None):
             other = next(other for other, others in before.items() if path in others)
             make = Verdict.waiting if _NUMBERED.search(path) else Verdict.settling
             return make(f"{path} is missing, which {other} has")
         newest, known = before[earlier[-1]], endings()
-        for path, size in newest.items():
-            if not path.endswith(known) and sizes.get(path, size) < size:
+        for path, (_, size) in newest.items():
+            if not path.endswith(known) and files.get(path, (path, size))[1] < size:
                 return Verdict.settling(f"{path} is smaller than in {earlier[-1]}")
         if _spread(listed) > _SLACK_NS + 2 * _spread(self._listing(earlier[-1])):
             return Verdict.settling("its files differ in age: it may be being overwritten")
-        files = [file for file in listed.files if file.name.endswith(known)]
-        verdicts = [check_file(root / file.relative, file.size_bytes) for file in files]
+        weight_files = [file for file in listed.files if file.name.endswith(known)]
+        verdicts = [check_file(root / file.relative, file.size_bytes) for file in weight_files]
         if self._paths[name] == (name,):
             content = weights(root / name, listed.folder()[1])
             verdicts += [] if content is None else [content.verdict]
