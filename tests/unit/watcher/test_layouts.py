@@ -104,6 +104,33 @@ def test_nemo_is_waited_for_while_it_is_marked_as_unfinished(suffix: str, tmp_pa
     assert auto(tmp_path, LATER) == {name + suffix: (100, True)}
 
 
+def test_accelerate_with_fsdp_of_the_steps_0_to_2(tmp_path: Path) -> None:
+    for step in range(3):
+        save_distributed(tmp_path / f"checkpoint_{step}/pytorch_model_fsdp_0")
+        assert auto(tmp_path)[f"checkpoint_{step}"] == (step, False)
+        save_distributed(tmp_path / f"checkpoint_{step}/optimizer_0")
+        save(tmp_path / f"checkpoint_{step}/scheduler.bin")
+        assert auto(tmp_path)[f"checkpoint_{step}"] == (step, step > 0)
+
+
+@pytest.mark.parametrize("part", ["pytorch_model", "checkpoint"])
+def test_deepspeed_of_accelerate_and_lightning(part: str, tmp_path: Path) -> None:
+    names = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt", "latest")
+    for step in (100, 200):
+        for name in names:
+            save(tmp_path / f"step={step}.ckpt" / (name if name == "latest" else f"{part}/{name}"))
+            assert auto(tmp_path)[f"step={step}.ckpt"] == (step, step == 200 and name == "latest")
+
+
+def test_lightning_with_fsdp_is_ready_with_the_rest_of_its_state(tmp_path: Path) -> None:
+    save_distributed(tmp_path / "step=100.ckpt")
+    assert auto(tmp_path) == {"step=100.ckpt": (100, False)}
+    rest = save(tmp_path / "step=100.ckpt/meta.pt")
+    assert auto(tmp_path) == {"step=100.ckpt": (100, True)}
+    rest.write_bytes(rest.read_bytes()[:-9])
+    assert auto(tmp_path) == {"step=100.ckpt": (100, False)}
+
+
 def test_lightning_and_keras(tmp_path: Path) -> None:
     save(tmp_path / "epoch=0-step=100.ckpt")
     with zipfile.ZipFile(tmp_path / "weights.02-0.53.keras", "w") as archive:

@@ -20,10 +20,12 @@ from phyla.watcher.formats.step_source import DIGITS_AT_MOST, StepFrom
 from phyla.watcher.formats.weights import check_distributed, weights
 from phyla.watcher.listing import File, Listing, Place, Root
 
-PART = re.compile(r"mp_rank_\d+.*|model_and_optim|pretrained_model|actor|critic")
-"""Directories inside a checkpoint that hold its weights: of Megatron, OLMo-core, LeRobot and verl."""
-_DISTRIBUTED_PART = re.compile(r"model_and_optim|weights|model|dist_ckpt")
-"""The same, for the files of `torch.distributed.checkpoint`; `weights` is NeMo 2's."""
+PART = re.compile(r"mp_rank_\d+.*|model_and_optim|pretrained_model|actor|critic|pytorch_model(_\d+)?")
+"""Directories inside a checkpoint that hold its weights: of Megatron, OLMo-core, LeRobot, verl and Accelerate."""
+_DISTRIBUTED_PART = re.compile(r"model_and_optim|weights|model|dist_ckpt|pytorch_model_fsdp_\d+")
+"""The same, for the files of `torch.distributed.checkpoint`; `weights` is NeMo 2's, the last is Accelerate's."""
+_OF_LIGHTNING = re.compile(r"checkpoint/.*mp_rank_\d+_(model|optim)_states\.pt")
+"""Files inside a checkpoint that Lightning saves with DeepSpeed; `checkpoint` alone may be anything."""
 _LAST = {"STABLE": None, ".metadata.json": "model_and_optim"}
 """Files that are written last into a checkpoint (prime-rl, OLMo-core), and the part that shows that one will come.
 
@@ -42,6 +44,8 @@ def is_near(path: str, known: tuple[str, ...]) -> bool:
     folder, _, name = path.rpartition("/")
     if name.endswith((".distcp", ".metadata")):
         return _DISTRIBUTED_PART.fullmatch(folder) is not None
+    if _OF_LIGHTNING.fullmatch(path):
+        return True
     return name.endswith(known) and not is_companion(name) and (not folder or PART.fullmatch(folder) is not None)
 
 
