@@ -510,6 +510,43 @@ def test_results_of_a_task_belong_to_its_functions_and_its_members_wherever_they
         assert {name for name in first if again[name] == first[name]} == same
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "dataset_path: json\ndataset_kwargs: {data_files: {test: FOLDER/a.jsonl, train: [FOLDER/b.jsonl]}}",
+        "dataset_path: json\ndataset_kwargs: {data_files: 'FOLDER/*.jsonl'}",
+        "dataset_path: json\ndataset_kwargs: {data_dir: FOLDER, data_files: {test: [a.jsonl, b.jsonl]}}",
+        "dataset_path: json\ndataset_kwargs: {data_dir: FOLDER}",
+        "dataset_path: FOLDER\ndataset_kwargs: {data_files: '**'}",
+        "dataset_path: FOLDER",
+    ],
+)
+def test_results_of_a_task_belong_to_its_local_documents(place: str, tmp_path: Path) -> None:
+    folder, tasks = tmp_path / "documents", tmp_path / "tasks"
+    folder.mkdir()
+    tasks.mkdir()
+    (tasks / "many.yaml").write_text(f"task: many\n{place.replace('FOLDER', str(folder))}\n{CHOICE}")
+
+    def digest(**edited: str) -> object:
+        for name, text in {"a": "1", "b": "2", **edited}.items():
+            (folder / f"{name}.jsonl").write_text(text)
+        (task,) = lm_eval.suite(["many"], include_path=tasks).tasks
+        return task.config["digest"]
+
+    first = digest()
+    assert digest(a="an edit") != first
+    assert digest(b="an edit") != first
+    assert digest() == first
+
+
+def test_documents_elsewhere_are_known_by_their_names(tmp_path: Path) -> None:
+    place = "dataset_path: json\ndataset_kwargs: {data_files: {test: ['hf://datasets/a/b.jsonl', '**x']}}"
+    for split in ("a", "b"):
+        (tmp_path / f"{split}.yaml").write_text(f"task: {split}\n{place.replace('a/b', f'a/{split}')}\n{CHOICE}")
+    first, second = (task.config["digest"] for task in lm_eval.suite(["a", "b"], include_path=tmp_path).tasks)
+    assert first != second
+
+
 @pytest.mark.thorough  # test_evaluated_study.py: any suite may select
 def test_a_study_file_selects_by_tasks_of_the_harness(evaluated: Evaluated) -> None:
     file = evaluated.write("study.toml", STUDY)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -112,8 +112,8 @@ class TaskDescription:
 
     Attributes:
         version: of the task.
-        digest: of what it says, with the code of functions and the tasks of a group, so that results of an edited
-            task, or of another one of that name, are not reused.
+        digest: of what it says, with the code of functions, local files of documents and the tasks of a group, so
+            that results of an edited task, or of another one of that name, are not reused.
         splits: whether each document can be evaluated without the others.
         directions: by metric, whether higher is better.
     """
@@ -152,8 +152,8 @@ class TaskDescription:
 
 
 def _content(manager: "TaskManager", config: Mapping[str, Any]) -> JsonObject:
-    """Return a configuration with what it refers to: the code of functions, and the tasks of a group."""
-    content: dict[str, Any] = {key: _with_code(value) for key, value in config.items()}
+    """Return a configuration with what it refers to: code of functions, local documents, and tasks of a group."""
+    content: dict[str, Any] = _with_code(config)
     members = config.get("task")
     if isinstance(members, list):
         names = [member.get("task") if isinstance(member, Mapping) else member for member in members]
@@ -167,7 +167,7 @@ def _content(manager: "TaskManager", config: Mapping[str, Any]) -> JsonObject:
 def _with_code(value: Any) -> Any:
     """Return a value with the code of functions in place of their paths, as in `/tasks/utils.process_docs`."""
     if isinstance(value, Mapping):
-        return {key: _with_code(part) for key, part in value.items()}
+        return {key: _with_code(part) for key, part in _with_documents(value).items()}
     if isinstance(value, list):
         return [_with_code(part) for part in value]
     if isinstance(value, str) and value.startswith("/"):
@@ -177,6 +177,41 @@ def _with_code(value: Any) -> Any:
             code = Path(folder, f"{module.replace('.', '/')}.py").read_bytes()
             return {"function": function, "code": sha256(code).hexdigest()}
     return value
+
+
+def _with_documents(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration with hashes of local files in place of their paths, as `datasets` would find them."""
+    path, settings = config.get("dataset_path"), config.get("dataset_kwargs") or {}
+    if not (isinstance(path, str) and isinstance(settings, Mapping)):
+        return config
+    # Without a slash it may be a format, such as json.
+    folder = path if "/" in path and Path(path).is_dir() else ""
+    inside = settings.get("data_dir") or ""
+    files = settings.get("data_files") or ("**" if folder or inside else ())
+    return {**config, "dataset_kwargs": {**settings, "data_files": _hashes(Path(folder, inside), files)}}
+
+
+def _hashes(folder: Path, files: Any) -> Any:
+    if isinstance(files, Mapping):
+        return {split: _hashes(folder, part) for split, part in files.items()}
+    if isinstance(files, list):
+        return [_hashes(folder, part) for part in files]
+    if not isinstance(files, str):
+        return files
+    root, pattern = (Path("/"), files.lstrip("/")) if files.startswith("/") else (folder, files)
+    found: list[Path] = []
+    with suppress(ValueError):  # it is no pattern
+        found = sorted(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
+    statuses = {file: file.stat() for file in found if file.is_file()}
+    # None of them is local if it is a URL.
+    return [_hash(file, of.st_size, of.st_mtime_ns) for file, of in statuses.items()] or files
+
+
+@lru_cache(maxsize=1024)
+def _hash(file: Path, size_bytes: int, modified_ns: int) -> str:
+    del size_bytes, modified_ns  # another file, another hash
+    with file.open("rb") as opened:
+        return file_digest(opened, "sha256").hexdigest()
 
 
 def _draws_no_examples(config: Mapping[str, Any], num_fewshot: int | None) -> bool:
