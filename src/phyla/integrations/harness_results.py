@@ -55,6 +55,11 @@ def is_of_harness(sample: Mapping[str, Any]) -> bool:
     return isinstance(rows, list) and all(isinstance(row, dict) and "doc_id" in row for row in rows)
 
 
+def task_name(task: str) -> str:
+    """Return our name of one of the harness's tasks, whose names may have any characters."""
+    return re.sub(r"[^\w.-]+", "-", task)
+
+
 def metric_name(metric: str, chosen: str) -> str:
     """Return our name of a metric after one of the harness's filters."""
     return metric if chosen == NO_FILTER else f"{metric},{chosen}"
@@ -133,9 +138,9 @@ def read_harness(path: Path) -> ModelResults:
     samples = {task: _read_rows(raw, path, task) for task in tasks}
     return ModelResults(
         name=str(path),
-        samples=samples,
+        samples={task_name(task): rows for task, rows in samples.items()},
         scores={
-            task: {
+            task_name(task): {
                 name: _read_score(values, key, samples[task], name)
                 for key, value in values.items()
                 if "," in key and "_stderr," not in key and isinstance(value, int | float)

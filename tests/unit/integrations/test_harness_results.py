@@ -1,12 +1,14 @@
 """Tables as lm-evaluation-harness prints them."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phyla.evaluation.paired import ModelScore
-from phyla.integrations.harness_results import COLUMNS, ModelResults, to_harness, to_markdown
+from phyla.integrations.harness_results import COLUMNS, ModelResults, read_harness, to_harness, to_markdown
 
 
 @pytest.mark.parametrize("name", ["a|b", "a\nb", "a\\|b", "|", "a\r\nb|c"])
@@ -25,3 +27,12 @@ def test_a_number_of_documents_that_is_unknown_is_left_out(n: int | None) -> Non
         ModelResults(name="step_10", scores={}, groups={"both": {"acc": ModelScore(value=1.0, n=n)}})
     )
     assert results["groups"]["both"].get("sample_len") == n
+
+
+def test_a_task_with_other_characters_is_found_in_a_file_of_the_harness(tmp_path: Path) -> None:
+    rows = [{"doc_id": 0, "filter": "none", "metrics": ["acc"], "acc": 1.0}]
+    file = tmp_path / "baseline.json"
+    file.write_text(json.dumps({"results": {"of us:a b": {"acc,none": 1.0}}, "samples": {"of us:a b": rows}}))
+    read = read_harness(file)
+    assert read.scores["of-us-a-b"]["acc"].samples == {"0": 1.0}
+    assert [*read.samples] == ["of-us-a-b"]

@@ -1,11 +1,11 @@
 """Suites of tasks of lm-evaluation-harness."""
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from phyla.evaluation import EvalTask, Policy, Preparation, Suite
+from phyla.integrations.harness_results import task_name
 from phyla.integrations.lm_eval.evaluation import LoadModel, evaluate
 from phyla.integrations.lm_eval.group_means import GroupMeans
 from phyla.integrations.lm_eval.task_index import TaskDescription, files_of, leaves_of, manager_of, match_tasks
@@ -98,7 +98,7 @@ def _eval_task(
     task: str, description: "TaskDescription", how: JsonObject, shards: int, timeout_s: float | None
 ) -> EvalTask:
     return EvalTask(
-        re.sub(r"[^\w.-]+", "-", task),
+        task_name(task),
         evaluate,
         config={"task": task, "digest": description.digest, **how},
         version=description.version,

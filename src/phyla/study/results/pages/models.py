@@ -10,7 +10,13 @@ from phyla.evaluation import Cell
 from phyla.evaluation.paired import ModelComparison, ModelScore, compare_models, metrics_in_both
 from phyla.evaluation.statistics import PerSeed, is_per_seed, per_seed
 from phyla.formatting import format_estimate, number
-from phyla.integrations.harness_results import ModelResults, is_of_harness, read_harness, sample_scores
+from phyla.integrations.harness_results import (
+    ModelResults,
+    is_of_harness,
+    read_harness,
+    sample_scores,
+    task_name,
+)
 from phyla.pages import Table
 from phyla.records import Checkpoint, JsonObject, escape_name
 from phyla.worker.evaluating.samples import FILE, NAME, read_samples
@@ -191,6 +197,7 @@ def _details(outputs: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
             if (outputs / file).is_file():
                 for name, values in json.loads((outputs / file).read_text()).items():
                     if isinstance(values, dict):
+                        values = {task_name(task): value for task, value in values.items()}
                         details.setdefault(name, {}).update(values)
     for cell in cells:
         if cell.task in details.get("n-samples", {}):
