@@ -557,6 +557,7 @@ PRETRAINED = {
 }
 NEEDED = [
     *("added_tokens.json", "chat_template.jinja", "dict.txt", "generation_config.json", "merges.txt"),
+    *("config_sentence_transformers.json", "modules.json", "tekken.json"),
     *("modeling_own.py", "normalizer.json", "source.spm", "special_tokens_map.json", "spm.model"),
     *(
         "target_vocab.json",
@@ -567,6 +568,7 @@ NEEDED = [
         "vocab.txt",
     ),
 ]
+NEEDED_FOLDERS = {"1_Pooling": "config.json", "additional_chat_templates": "tool.jinja"}
 BESIDE = ["all_results.json", "log.txt", "train.py", "trainer_state.json", "training_args.bin"]
 
 
@@ -583,6 +585,9 @@ def test_what_save_pretrained_wrote_into_the_root_can_be_loaded(kind: str, tmp_p
     set_time(tmp_path / names[0], time.time())
     for name in [*NEEDED, *BESIDE]:
         (tmp_path / name).write_text("{}")
+    for folder, name in {**NEEDED_FOLDERS, "runs": "log.txt"}.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("{}")
     scan = scans(get_format("auto", quiet_s=QUIET_S), tmp_path)
     assert set(scan()[names[0]].paths) == set(names)
     config = "adapter_config.json" if kind == "adapter" else "config.json"
@@ -591,7 +596,7 @@ def test_what_save_pretrained_wrote_into_the_root_can_be_loaded(kind: str, tmp_p
     found = scan(LATER)
     assert list(found) == [names[0]]
     assert found[names[0]].ready
-    assert set(found[names[0]].paths) == {*names, config, *NEEDED}
+    assert set(found[names[0]].paths) == {*names, config, *NEEDED, *NEEDED_FOLDERS}
     (tmp_path / names[-1]).write_bytes(b"cut")
     assert not scan(LATER)[names[0]].ready
 

@@ -38,12 +38,15 @@ _PRETRAINED = re.compile(r"(model|pytorch_model|adapter_model)\.(safetensors|bin
 _CONFIGS = {"config.json", "adapter_config.json"}
 _NEEDED = re.compile(
     r"([a-z]+_)*config\.json"
-    r"|(special_tokens_map|added_tokens|tokenizer|chat_template|normalizer|emoji|byte_maps)\.json|chat_template\.jinja"
+    r"|(special_tokens_map|added_tokens|tokenizer|tekken|chat_template|normalizer|emoji|byte_maps)\.json"
+    r"|chat_template\.jinja|(modules|config_sentence_transformers)\.json"
     r"|([a-z]+_)?vocab(-src|-tgt)?\.json|word_(shape|pronunciation)\.json|(vocab|merges|dict)\.txt|bpe\.codes"
     r"|(tokenizer|spiece|spm(_char)?|sentencepiece(\.bpe)?)\.model|(source|target)\.spm|prophetnet\.tokenizer"
     r"|(configuration|modeling|tokenization|((image|video)_)?processing|feature_extraction)_\w+\.py"
 )
 """Configuration, tokenizer and code as `save_pretrained` names them: files beside weights that loading needs."""
+_NEEDED_FOLDER = re.compile(r"additional_chat_templates|\d+_[A-Z][A-Za-z]*")
+"""The same; those with a number are modules of sentence-transformers, such as `1_Pooling`."""
 
 
 def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
@@ -86,7 +89,8 @@ def _with_configuration(root: Root, weights: Candidate) -> Candidate:
     """Return weights with the files that loading them needs, if `save_pretrained` wrote them."""
     if not _PRETRAINED.fullmatch(weights.name):
         return weights
-    needed = tuple(name for name in root.files if _NEEDED.fullmatch(name))
+    needed = [name for name in root.files if _NEEDED.fullmatch(name)]
+    needed += [name for name in root.folders if _NEEDED_FOLDER.fullmatch(name)]
     if _CONFIGS.isdisjoint(needed):
         return weights
     return Candidate(weights.name, (*weights.paths, *needed), partial(_check_pretrained, weights))
