@@ -16,7 +16,15 @@ from facts import check_facts, raises
 from listing import list_studies
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
-from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
+from phyla.errors import (
+    CheckpointMissing,
+    CheckpointsAbsent,
+    ConfigurationError,
+    LauncherFailed,
+    NotImportable,
+    StateError,
+)
+from phyla.launchers import Pool
 from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -211,8 +219,38 @@ def test_what_could_not_run_deletes_nothing(tmp_path: Path) -> None:
     assert best is not None
     with raises(ConfigurationError, "cell"):
         study(tmp_path, cell(1.0), start_from=[best.checkpoint.path]).run(overwrite=True)
+    with raises(CheckpointMissing, "gone"):
+        study(tmp_path, cell(1.0), start_from=[tmp_path / "gone"]).run(overwrite=True)
+    with raises(ConfigurationError, "start_from"):
+        study(tmp_path, cell(1.0), start_from=[__file__] * 3).run(overwrite=True)
     assert files(tmp_path) == before
     assert results.counts() == {"completed": 4}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more", "error"),
+    [
+        ("local", {"options": {"queue": "long"}}, ConfigurationError),
+        ("slurm", {"options": {"array": "1-2"}}, ConfigurationError),
+        ("slurm", {}, LauncherFailed),
+        ("kubernetes", {}, ConfigurationError),
+        ("kubernetes", {"options": {"image": "study"}}, LauncherFailed),
+        ("ray", {"gpus": 1.5}, ConfigurationError),
+    ],
+)
+def test_a_pool_that_could_not_be_started_deletes_nothing(
+    launcher: str, more: dict[str, Any], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    results = study(home, cell(1.0)).run()
+    before = files(home)
+    monkeypatch.setenv("PATH", "")  # no engine is installed
+    pool = Pool(name="cell", launcher=launcher, command=[], workers=1, folder=tmp_path / "cell", **more)
+    with pytest.raises(error):
+        study(home, cell(2.0)).run(overwrite=True, pool=pool)
+    assert files(home) == before
+    assert results.counts() == {"completed": 4}
+    assert Pool.load(pool.folder) is None
 
 
 @pytest.mark.thorough  # test_silent_mistakes.py: the same with a file

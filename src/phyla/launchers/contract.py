@@ -138,6 +138,10 @@ class Launcher(Protocol):
     launcher does not support the settings of the pool.
     """
 
+    def check(self, pool: Pool) -> None:
+        """Reject a pool that could not be started; called before anything is stored, or deleted to start over."""
+        self.alive(pool)
+
     def start(self, pool: Pool) -> None:
         """Start missing workers; may be repeated, but not concurrently."""
         ...

@@ -185,6 +185,10 @@ def write_manifest(pool: Pool) -> str:
 class Kubernetes(Launcher):
     """Places workers in a Kubernetes cluster, by `kubectl`."""
 
+    def check(self, pool: Pool) -> None:
+        manifest(pool)
+        self.alive(pool)
+
     def start(self, pool: Pool) -> None:
         text = json.dumps(manifest(pool), indent=2)
         if _has_ended(_get(pool)):

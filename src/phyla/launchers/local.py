@@ -30,8 +30,12 @@ class Local(Launcher):
     Both are in a file of the pool's folder: `worker-N.json`.
     """
 
-    def start(self, pool: Pool) -> None:
+    def check(self, pool: Pool) -> None:
         refuse_options(pool, ())
+        gpu_environments(pool.workers, pool.gpus or "auto")
+
+    def start(self, pool: Pool) -> None:
+        self.check(pool)
         gpus = gpu_environments(pool.workers, pool.gpus or "auto")
         threads = thread_environment(max(1, pool.workers))
         for slot in range(pool.workers):

@@ -67,6 +67,34 @@ def list_reasons(reasons: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.items())})" if reasons else ""
 
 
+def check_pool(pool: Pool) -> None:
+    """Reject a pool that could not be started; starts and stores nothing.
+
+    Raises:
+        StateError: workers of a pool of that name run something else, or there are more of them.
+        LauncherFailed: the engine cannot be reached.
+        ConfigurationError: the launcher does not have what the pool asks for.
+    """
+    with _lock_pool(pool.folder):
+        _check(pool, Pool.load(pool.folder))
+
+
+def _check(pool: Pool, before: Pool | None) -> None:
+    alive = 0
+    if before is not None and before != pool:
+        with _explaining(before):
+            alive = launcher_named(before.launcher).alive(before)
+    differs = before is not None and replace(before, workers=pool.workers) != pool
+    if alive > (0 if differs else pool.workers):
+        workers = format_count(alive, "worker")
+        excess = "started with other options" if differs else f"alive, more than the {pool.workers} asked for"
+        raise StateError(
+            f"pool {pool.name!r} has {workers} {excess}; stop the pool first with: phyla down {pool.name}"
+        )
+    if before != pool:
+        launcher_named(pool.launcher).check(pool)
+
+
 def start_pool(pool: Pool) -> None:
     """Store a pool and start its missing workers.
 
@@ -78,19 +106,7 @@ def start_pool(pool: Pool) -> None:
     launcher = launcher_named(pool.launcher)
     with _lock_pool(pool.folder):
         before = Pool.load(pool.folder)
-        if before is None:
-            launcher.alive(pool)  # An engine that does not answer starts nothing, so nothing is stored.
-        alive = 0
-        if before is not None and before != pool:
-            with _explaining(before):
-                alive = launcher_named(before.launcher).alive(before)
-        differs = before is not None and replace(before, workers=pool.workers) != pool
-        if alive > (0 if differs else pool.workers):
-            workers = format_count(alive, "worker")
-            excess = "started with other options" if differs else f"alive, more than the {pool.workers} asked for"
-            raise StateError(
-                f"pool {pool.name!r} has {workers} {excess}; stop the pool first with: phyla down {pool.name}"
-            )
+        _check(pool, before)
         pool.save()
         try:
             launcher.start(pool)

@@ -90,10 +90,12 @@ class RayCommand:
 class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
+    def check(self, pool: Pool) -> None:
+        _check_settings(pool)
+        self.alive(pool)
+
     def start(self, pool: Pool) -> None:
-        refuse_options(pool, ("address",))
-        if pool.gpus > 1 and not float(pool.gpus).is_integer():
-            raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
+        _check_settings(pool)
         _call(CALL_S, _start, pool, platform.node())
 
     def alive(self, pool: Pool) -> int:
@@ -117,6 +119,12 @@ class Ray(Launcher):
         if any(pool.folder.glob(LOGS)):
             return str(pool.folder / LOGS)
         return f"Ray's dashboard, at the actors {pool.name}-0 ... in the namespace {_namespace(pool)}"
+
+
+def _check_settings(pool: Pool) -> None:
+    refuse_options(pool, ("address",))
+    if pool.gpus > 1 and not float(pool.gpus).is_integer():
+        raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
 
 
 def _call(limit_s: float, function: Callable[..., Any], pool: Pool, *arguments: Any) -> Any:

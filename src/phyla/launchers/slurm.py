@@ -45,6 +45,11 @@ class Slurm(Launcher):
     killed while it submits.
     """
 
+    def check(self, pool: Pool) -> None:
+        _options(pool)
+        _script(pool)
+        self.alive(pool)
+
     def start(self, pool: Pool) -> None:
         options, script = _options(pool), _script(pool)
         missing = pool.workers - self.alive(pool)

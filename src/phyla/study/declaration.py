@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from phyla.checkpoints import look_at_source
+from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import StartFrom
 from phyla.study.places import Places
@@ -113,6 +116,18 @@ class Declared:
     setup: "Callable[[WorkerContext], object] | None" = None
     start_from: Sequence[StartFrom] = ()
     replicate_of: Replicate | None = None
+
+
+def check_sources(study: Declared) -> None:
+    """Make sure that what the members of a new study start from exists, and that a member takes each of it."""
+    entries, members = study.start_from, study.rules.strategy.population_size
+    if len(entries) > members:
+        raise ConfigurationError(
+            f"start_from has {len(entries)} entries for a population of {members}: the last "
+            f"{len(entries) - members} would never be used; leave them out, or use more members"
+        )
+    for entry in entries:
+        look_at_source(Path(entry.path))
 
 
 suggest_arguments(Retention, Retries)

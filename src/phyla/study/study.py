@@ -266,6 +266,7 @@ class Study:
         return self._run(crew, lease_s, overwrite=overwrite, displayed=progress and on_progress is None)
 
     def _run(self, crew: "Crew", lease_s: float, *, overwrite: bool, displayed: bool) -> Results:
+        from phyla.launchers.pools import check_pool
         from phyla.study.maintaining.delete import overwrite as delete
         from phyla.study.running.run import run_study
 
@@ -275,6 +276,8 @@ class Study:
         self._set_lease(lease_s)
         config = self.config(portable=bool(crew.workers))  # raises before anything is deleted
         if overwrite:
+            if crew.placed is not None:
+                check_pool(crew.placed)
             if self._client is not None:
                 self._client.store.close()
                 self._client = self._opened = None

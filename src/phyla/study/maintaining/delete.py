@@ -31,7 +31,7 @@ from phyla.errors import (
 from phyla.formatting import format_count, join_names, size
 from phyla.queries import every
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
-from phyla.study.declaration import Declared
+from phyla.study.declaration import Declared, check_sources
 from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
 from phyla.system.failpoints import failpoint
 
@@ -137,6 +137,7 @@ def overwrite(study: Declared) -> Places:
         if record is None:
             return study.places
         root = study.places.checkpoints(study.name, record.config)
+        check_sources(study)
         for entry in study.start_from:
             own = isinstance(root, Path) and root.resolve()
             if own and Path(entry.path).expanduser().resolve().is_relative_to(own):

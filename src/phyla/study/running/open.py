@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phyla import queries, settings
-from phyla.checkpoints import import_checkpoint, import_name, look_at_source
+from phyla.checkpoints import import_checkpoint, import_name
 from phyla.client import Client, claim_checkpoints, open_checkpoints
 from phyla.configuration import (
     check_extension,
@@ -22,7 +22,6 @@ from phyla.errors import (
     CheckpointError,
     CheckpointsAbsent,
     CheckpointsNotOurs,
-    ConfigurationError,
     StateError,
     StudyChanged,
     UsageError,
@@ -32,7 +31,7 @@ from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
 from phyla.store.retry import repeatable
-from phyla.study.declaration import Declared
+from phyla.study.declaration import Declared, check_sources
 from phyla.study.maintaining.recover import resume_study
 from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.results.given_up import list_given_up
@@ -55,18 +54,11 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
         claim_checkpoints(store, record, repository)
-    entries, members = declared.start_from, declared.rules.strategy.population_size
     if record is None:
-        if len(entries) > members:
-            raise ConfigurationError(
-                f"start_from has {len(entries)} entries for a population of {members}: the last "
-                f"{len(entries) - members} would never be used; leave them out, or use more members"
-            )
-        for entry in entries:
-            look_at_source(Path(entry.path))
+        check_sources(declared)
     if works or record is None:
         config = {**config, **declared.places.remembered()}
-    before = store.create_study(declared.name, config, declared.seed, members)
+    before = store.create_study(declared.name, config, declared.seed, declared.rules.strategy.population_size)
     # Raises if another process was quicker, with another place.
     declared.places.checkpoints(declared.name, before.config)
     record = reconcile(store, before, config, declared)
@@ -76,8 +68,8 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     if declared.rules.suites or before.config.get("suites"):
         # Fills in what suites have gained.
         sightings_of(store, record, declared.rules.suites).backfill()
-    if works and entries and client.store.look(client.record.id, awaits_imports):
-        _start_from(entries, client, declared.rules.space)
+    if works and declared.start_from and client.store.look(client.record.id, awaits_imports):
+        _start_from(declared.start_from, client, declared.rules.space)
     return client
 
 
