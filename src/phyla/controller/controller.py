@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import final
 
 from phyla import machine
+from phyla.checkpoints import claim_digest, parse_name
 from phyla.configuration import differences
 from phyla.errors import LeaseLost, StateError, StoreError, ends_only_call, with_place
 from phyla.machine import (
@@ -167,6 +168,8 @@ class Controller:
                 answer, commands = machine.complete_evaluation(tx, self.rules, done)
             else:
                 answer, commands = machine.complete(tx, self._judging, done)
+                if commands and done.checkpoint is not None:
+                    _verify_claim(tx, done.checkpoint)
         except LeaseLost as error:
             return error
         except NotJudged as error:
@@ -359,7 +362,9 @@ class Controller:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
         """
         with self._transaction() as tx:
-            tx.apply(machine.save_progress(tx, trial, token, checkpoint))
+            commands = machine.save_progress(tx, trial, token, checkpoint)
+            _verify_claim(tx, checkpoint)
+            tx.apply(commands)
 
     @repeatable
     def retention(self) -> KeptCheckpoints:
@@ -437,6 +442,24 @@ def _alone(tx: Transaction, claimed: int, count: int, quorum: float) -> StateErr
         f"cannot hand out {count} trials at once: {claimed} of {len(members)} members can train now, {done} have "
         f"finished or were given up, and no running trial can make more members ready. {advice}"
     )
+
+
+def _verify_claim(tx: Transaction, checkpoint: Checkpoint) -> None:
+    """Reject a checkpoint whose name is that of a claim which is not in the store.
+
+    A store that was restored from a backup gives out the same trials and tokens again, perhaps while workers that
+    got them before are still training.
+    """
+    made = None if checkpoint.weak else parse_name(checkpoint.name)
+    if made is None or made.claim is None:
+        return
+    trial, token, digest = made.claim
+    attempt = tx.attempt(trial, token)
+    if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != digest:
+        raise LeaseLost(
+            f"attempt {token} of trial {trial}, which left checkpoint {checkpoint.name}, is not in the store: the "
+            "store was restored from a backup, or lost its last commits. The result does not count"
+        )
 
 
 def _set_back(attempts: Iterable[Attempt], now: float) -> list[str]:

@@ -10,15 +10,17 @@ import pytest
 from evaluating import found, population_rules, result, suites, trained, watching
 from facts import check_facts, raises
 from phyla import machine
+from phyla.checkpoints import attempt_name
 from phyla.configuration import differences, to_config
 from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, Sightings, StudyChanges, StudyRecords
 from phyla.controller.sightings import BACKFILLED_AT_ONCE
-from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
+from phyla.errors import ConfigurationError, LeaseLost, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy
 from phyla.machine import (
     Accepted,
     Claimed,
     ClaimedEvaluation,
+    Completion,
     Ended,
     Evaluated,
     Idle,
@@ -29,6 +31,7 @@ from phyla.machine import (
 )
 from phyla.records import (
     AttemptState,
+    CheckpointKind,
     CheckpointState,
     JobState,
     Json,
@@ -554,6 +557,50 @@ def test_a_checkpoint_that_is_gone_when_its_evaluation_begins_holds_up_no_other(
     assert {work.seen.name for work in claimed if isinstance(work, ClaimedEvaluation)} == {
         f"{works[1].trial.id}.1"
     }
+
+
+def test_a_trial_claimed_before_the_store_was_restored_does_not_count_as_the_one_that_has_its_number_now() -> None:
+    def claimed(worker: str) -> tuple[Controller, Claimed, Completion]:
+        store = open_store("memory://", clock=VirtualClock())
+        controller = Controller(store, store.create_study("s", {}, 1, 2).id, population_rules(2))
+        (work,), _ = controller.claim(worker)
+        trial, done = work.trial, trained(work)
+        assert done.checkpoint is not None
+        name = attempt_name("0a1b2c", trial.id, trial.token, trial.worker, trial.started_at)
+        return controller, work, replace(done, checkpoint=replace(done.checkpoint, name=name))
+
+    (_, lost, old), (controller, work, new) = claimed("old"), claimed("new")
+    assert (lost.trial.id, lost.trial.token) == (work.trial.id, work.trial.token)
+    assert old.checkpoint is not None
+    (answer,), _, _ = controller.complete([old])
+    assert isinstance(answer, LeaseLost)
+    progress = replace(old.checkpoint, name=f"{old.checkpoint.name}.p1", kind=CheckpointKind.PROGRESS, step=1)
+    with pytest.raises(LeaseLost):
+        controller.save_progress(work.trial.id, work.trial.token, progress)
+    (answer,), _, _ = controller.complete([new])
+    assert isinstance(answer, Accepted)
+
+
+def test_a_result_of_an_eval_job_claimed_before_the_store_was_restored_does_not_count_for_another_checkpoint() -> (
+    None
+):
+    def claimed(checkpoint: str) -> tuple[Controller, ClaimedEvaluation]:
+        store = open_store("memory://", clock=VirtualClock())
+        study = store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+        of = watching(suites()[:1])
+        Sightings(store, study, of.suites).observe([found(checkpoint)])
+        controller = Controller(store, study.id, of)
+        _, (work,), _ = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
+        assert isinstance(work, ClaimedEvaluation)
+        return controller, work
+
+    (_, lost), (controller, work) = claimed("c0"), claimed("c1")
+    job, group = work.job, work.group.id
+    assert (lost.job.id, lost.job.token, lost.group.id) == (job.id, job.token, group)
+    done = [Evaluated(job=job.id, group=group, token=job.token, result=result(of)) for of in (lost, work)]
+    (old,), _, _ = controller.complete(done[:1])
+    (new,), _, _ = controller.complete(done[1:])
+    assert (type(old), type(new)) == (LeaseLost, Accepted)
 
 
 def test_trials_that_are_to_start_together_are_given_out_all_or_none() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from phyla.errors import LeaseLost
 from phyla.evaluation.suite import suite_named
 from phyla.machine.capacity import NO_LIMIT, Room
 from phyla.machine.commands import (
@@ -28,6 +29,7 @@ from phyla.records import (
     AttemptState,
     EvalEvent,
     EvalJob,
+    EvalResult,
     Group,
     GroupState,
     JobKind,
@@ -103,6 +105,11 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     job = verify_token(view.locked_eval_job(done.job), done.job, done.token)
     if job is None or group is None:
         return Accepted(job=done.job, repeated=True), []
+    if job.group != group.id or not _is_of(view, job, group, done.result):
+        raise LeaseLost(
+            f"the result for eval job {job.id} is that of another job, which had this number before the store was "
+            "restored from a backup, or lost its last commits. It does not count"
+        )
     now = view.now()
     ended: list[Command] = []
     if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
@@ -117,6 +124,14 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     if done.result is not None:
         commands.append(Insert(replace(done.result, created_at=now)))
     return Accepted(job=done.job), commands + ended
+
+
+def _is_of(view: View, job: EvalJob, group: Group, result: EvalResult | None) -> bool:
+    """Return whether a result is that of a job."""
+    if result is None:
+        return job.kind is JobKind.AGGREGATE
+    key = result.identity, result.task_identity, result.replicate, result.shard, result.shards
+    return key == (view.seen(group.seen).identity, job.identity, job.replicate, job.shard, job.shards)
 
 
 def _finish_aggregation(view: View, rules: Rules, group: Group, done: Evaluated) -> list[Command]:
