@@ -6,6 +6,7 @@ A message says what happened, with the values, and what to do about it.
 import errno
 import os
 import re
+import signal
 import sys
 import sysconfig
 import traceback
@@ -252,7 +253,9 @@ def ends_only_call(error: BaseException) -> bool:
         return True
     # The others are SystemExit, or what asyncio, trio and pytest raise for what they cancel or fail.
     is_own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return not (is_own or isinstance(error, KeyboardInterrupt))
+    # Where Ctrl-C is ignored, as in worker processes, user code raises it itself.
+    by_person = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+    return not (is_own or by_person)
 
 
 def message_of(error: BaseException) -> str:

@@ -258,6 +258,7 @@ def test_a_study_that_stops_itself_says_why(tmp_path: Path) -> None:
 WRONG_FILES = {
     "no-study": ("import phyla\nx = 1\n", "wrong.py phyla.Study("),
     "raises": ("import phyla\n\n1 / 0\n", "wrong.py line 3 ZeroDivisionError"),
+    "is-cancelled": ("import asyncio\nraise asyncio.CancelledError\n", "wrong.py line 2 CancelledError"),
     "syntax": ("def f(:\n", "wrong.py line 1"),
     "exits": ("import sys\nsys.exit(4)\n", "wrong.py line 2 status 4"),
     "bad-study": (STUDY_FILE.replace('"small"', '"a b"'), "ConfigurationError 'a b'"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -225,8 +226,9 @@ def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
     assert "workers=0" in done.stderr
 
 
-def test_a_setup_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
-    train = "def setup(worker): raise OSError('no data set')\ndef train(trial): save(trial)\n"
+@pytest.mark.parametrize("kind", ["OSError", "KeyboardInterrupt"])
+def test_a_setup_that_raises_ends_the_run_with_its_traceback(tmp_path: Path, kind: str) -> None:
+    train = f"def setup(worker): raise {kind}('no data set')\ndef train(trial): save(trial)\n"
     done = run(write(tmp_path, train, options="setup=setup,"))
     assert done.returncode != 0
     assert "cannot start" in done.stderr
@@ -292,9 +294,11 @@ def train(trial):
     assert "still here" in (tmp_path / "home/logs/toy/worker-0.log").read_text(errors="replace")[-5000:]
 
 
-def test_training_that_exits_with_status_0_is_no_finished_worker(tmp_path: Path) -> None:
+def test_training_that_exits_with_status_0_or_interrupts_itself_is_no_finished_worker(tmp_path: Path) -> None:
     train = """
 def train(trial):
+    if trial.generation == 1 and trial.token == 2 and trial.member:
+        raise KeyboardInterrupt
     if trial.generation == 1 and trial.token == 1:
         sys.exit(0) if trial.member else os._exit(0)
     save(trial)
@@ -303,8 +307,8 @@ def train(trial):
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert results.counts() == {"completed": 4}
-    ends = {attempt.state for attempt in results.attempts()}
-    assert ends == {AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.LOST}
+    ends = Counter(attempt.state for attempt in results.attempts())
+    assert ends == {AttemptState.COMPLETED: 4, AttemptState.FAILED: 2, AttemptState.LOST: 1}
 
 
 @pytest.mark.thorough  # above: status 0, which looks like an end

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,15 @@ def test_a_file_that_cannot_be_replaced_stays_and_no_draft_is_left(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]
 
 
-def test_of_errors_that_no_handler_for_exceptions_catches_only_interrupts_and_our_own_end_the_process() -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_of_errors_that_no_handler_for_exceptions_catches_only_interrupts_and_our_own_end_the_process(
+    monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGINT: handler}.__getitem__)
+    interrupt = KeyboardInterrupt()
     one_call = (ValueError(), StateError(), SystemExit(3), asyncio.CancelledError(), GeneratorExit())
-    for error in (*one_call, KeyboardInterrupt(), StudyFileRead()):
+    for error in (*one_call, interrupt, StudyFileRead()):
         group = BaseExceptionGroup("all", [ValueError(), error])
-        assert ends_only_call(error) == ends_only_call(group) == (error in one_call)
+        expected = ignored if error is interrupt else error in one_call
+        assert ends_only_call(error) == ends_only_call(group) == expected

@@ -26,6 +26,7 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
     advice_on,
+    ends_only_call,
     hidden_modules,
     is_storage_error,
 )
@@ -50,6 +51,7 @@ def main() -> None:
 
 def _work() -> None:
     escape_output()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # before user code, whose own KeyboardInterrupt is an error
     faulthandler.enable(all_threads=False)  # into the log
     spec = WorkerSpec.from_json(sys.stdin.readline())
     die_with_parent(supervisor := _take_input())
@@ -62,7 +64,10 @@ def _work() -> None:
         _exit_with(Exit.OUTDATED, str(error))
     except (StoreBusy, StoreUnavailable) as error:
         _fail(error, Exit.STORE_FAILED)
-    except (SystemExit, Exception) as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
+    except BaseException as error:
+        if not ends_only_call(error):
+            raise
+        # User code; the supervisor shows what it printed.
         _fail(error, Exit.CANNOT_START)
     try:
         ended = worker.run()
@@ -78,7 +83,7 @@ def _work() -> None:
         _exit_with(Exit.OUTDATED if isinstance(ended, Outdated) else Exit.NO_TIME, ended.why)
 
 
-def _fail(error: SystemExit | Exception, status: int) -> NoReturn:
+def _fail(error: BaseException, status: int) -> NoReturn:
     """Print an error for the supervisor (of phyla's own and of storage, only the message), and exit."""
     if isinstance(error, PhylaError):
         text = f"{type(error).__name__}: {error}"
@@ -147,7 +152,6 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         train = plugins.resolve(raw) if isinstance(raw, str) else plugins.decode(raw, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
         worker = population_worker(client, rules, train, setup, spec, **how)
-    for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM}:
+    for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM} - {signal.SIGINT}:
         handle(number, lambda number, frame: worker.stop())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker, store

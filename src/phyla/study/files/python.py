@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from phyla import study_modules
-from phyla.errors import UsageError, message_of
+from phyla.errors import UsageError, ends_only_call, message_of
 
 
 def read_file(file: Path, kind: str) -> ModuleType:
@@ -21,7 +21,9 @@ def read_file(file: Path, kind: str) -> ModuleType:
         return study_modules.load(file)
     except SyntaxError as error:
         raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
-    except (SystemExit, Exception) as error:
+    except BaseException as error:
+        if not ends_only_call(error):
+            raise
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
         where = f"{file}, line {lines[-1]}:" if lines else f"{file}:"
@@ -35,7 +37,7 @@ def read_file(file: Path, kind: str) -> ModuleType:
         ) from error
 
 
-def _advice_on(error: Exception, kind: str) -> str:
+def _advice_on(error: BaseException, kind: str) -> str:
     """Return a sentence to append: what to do about an error; empty for most errors."""
     # Packages that are imported get "beyond top-level package" instead.
     if not isinstance(error, ImportError) or "no known parent package" not in str(error):
@@ -56,7 +58,9 @@ def module_named(source: str, folder: Path) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(source)
-    except Exception as error:
+    except BaseException as error:
+        if not ends_only_call(error):
+            raise
         raise UsageError(f"cannot import {source}: {type(error).__name__}: {message_of(error)}") from error
 
 
