@@ -179,8 +179,13 @@ def test_a_tracker_that_fails_for_a_while_misses_nothing(
 ) -> None:
     monkeypatch.setattr(beside, "EVERY_S", 0.001)
     tracker, study = Told(fails=2), made(tmp_path)
+
+    def wait(results: phyla.Results) -> None:
+        if results.counts().get("completed"):
+            until(lambda: not tracker.fails, "it works")
+
     with caplog.at_level(logging.WARNING, "phyla"):
-        study.run(0, trackers=[tracker], on_progress=lambda _: until(lambda: not tracker.fails, "it works"))
+        study.run(0, trackers=[tracker], on_progress=wait)
     assert plain(tracker.rows) == plain(told(feed(study)))
     warned = [one.message for one in caplog.records if "told" in one.message]
     (warning,) = warned

@@ -330,8 +330,8 @@ def test_without_a_terminal_lines_keep_coming(
 
     with StudyDisplay("shown", starting="starting shown: 12 members") as display:
         read_until(lambda: "still starting, for" in printed)
-        assert printed.startswith("starting shown: 12 members\n")
         display.progressed(study.results())
+        read_until(lambda: "\nstarting shown: 12 members\n" in printed)
         held = study.ask(1)
         read_until(lambda: "0 of 48 trials  workers: 1 training, the longest for" in printed)
         (trial,) = held

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
 from phyla.formatting import duration, format_count, score
-from phyla.records import Member
+from phyla.records import Member, StudyState
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.live import progress_line, waiting_line, workers_line
 from phyla.study.results.pages.study import lag_lines, members_table
@@ -77,14 +77,14 @@ def starting_line(study: "Declared", workers: int | None) -> str:
 class StudyDisplay(Display):
     """Shows a running study: drawn in place on a terminal, else a line whenever trials were completed.
 
-    `starting` is the first line. A new study without failures gets a hint, once. On standard error,
-    where the log appears, failures are left to the log.
+    `starting` is the first line, unless the study is complete already. A new study without failures gets a hint,
+    once. On standard error, where the log appears, failures are left to the log.
     """
 
     def __init__(
         self, study: str, hint: str = "", starting: str = "", *, stderr: bool = False, draws: bool = True
     ) -> None:
-        self._hint = hint
+        self._starting, self._hint = starting, hint
         self._drawing: RenderableType = Text(f"{study}: starting")
         self._others = OTHER_LINES
         super().__init__(stays=True, stderr=stderr, draws=draws)
@@ -97,8 +97,6 @@ class StudyDisplay(Display):
         self._shows_failures = not stderr
         self._failures: Callable[[], list[Attempt]] | None = None
         self.results: Results | None = None
-        if starting:
-            self.print(starting)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beats, daemon=True)
 
@@ -157,6 +155,8 @@ class StudyDisplay(Display):
         if not self._since:
             # By the clock of the store, which may be that of another machine.
             self._since = self._printed_until = progress.now - (time.monotonic() - self._started)
+            if self._starting and progress.study.state is not StudyState.COMPLETED:
+                self.print(self._starting)
         if self._shows_failures:
             self._failures = self._failures or results.failures(self._since)
             for attempt in self._failures():

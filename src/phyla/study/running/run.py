@@ -307,11 +307,15 @@ def _train(
     look: Callable[[], None] = lambda: None,
     tracking: Mapping[str, str] | None = None,
 ) -> bool:
-    def tick() -> None:
-        look()
+    def progressed() -> None:
         if crew.on_progress is not None:
             crew.on_progress(results)
 
+    def tick() -> None:
+        look()
+        progressed()
+
+    progressed()  # before workers start, which takes a while
     name, places, rules = study.name, study.places, study.rules
     assert study.train is not None
     spec = WorkerSpec(
