@@ -95,7 +95,7 @@ class DirectoryWatcher:
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
         self._pending: list[Checkpoint] = []
-        self._looks = 0
+        self._looks, self._was_there = 0, False
         self._changed_at = self.clock()
         self._missed: set[str] = set()
         self._tried_at: dict[str, float] = {}
@@ -129,10 +129,11 @@ class DirectoryWatcher:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
             scanned = resolve(self.root, self.kind, scanned, now=now)
             # A missing directory does not count as empty.
-            had_some = any(seen.usable for seen in self._newest().values())
-            if had_some and not self.root.is_dir():
-                why = "which had checkpoints, does not exist: is its disk mounted?"
-                raise CheckpointStorageFailed(f"{self.root}, {why}")
+            was_there = self._was_there or any(seen.usable for seen in self._newest().values())
+            is_there = self.root.is_dir()
+            if was_there and not is_there:
+                why = "does not exist any more: was it deleted, or is its disk not mounted?"
+                raise CheckpointStorageFailed(f"{self.root} {why}")
         except (CheckpointsAbsent, CheckpointStorageFailed) as error:
             if self.following.once:
                 raise
@@ -140,6 +141,7 @@ class DirectoryWatcher:
             self._perhaps_end({}, now, done=False)
             return
         self._noted.discard("unreadable")
+        self._was_there = is_there
         items = {item.name: item for item in scanned if item.name != self.following.done}
         if not self._looks:
             self._refresh()

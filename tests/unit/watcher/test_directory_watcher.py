@@ -308,6 +308,17 @@ def test_a_directory_that_is_not_mounted_does_not_pass_for_an_empty_one(world: W
     assert [kind for kind, _ in world.events()] == ["unreadable"]
 
 
+def test_the_loss_of_a_directory_without_checkpoints_is_noted_once_each_time(world: World) -> None:
+    world.watch()
+    for _ in range(2):
+        world.root.mkdir(exist_ok=True)
+        world.look()
+        world.root.rmdir()
+        world.look()
+        world.look()
+    assert [kind for kind, _ in world.events()] == ["unreadable"] * 2
+
+
 def test_an_overwritten_checkpoint_is_another_one_and_a_rewind_begins_a_branch(world: World) -> None:
     world.write(10)
     world.look(5.0)
