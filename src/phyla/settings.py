@@ -84,6 +84,11 @@ def storage() -> str | None:
     return os.environ.get("PHYLA_STORAGE") or None
 
 
+def storage_name(url: str) -> str:
+    """Return what a message calls a store URL: its variable, if it is the one in the environment."""
+    return "PHYLA_STORAGE" if url == storage() else "storage"
+
+
 def token() -> str | None:
     """Return the token for a service, from a variable or a file; None where neither is named.
 

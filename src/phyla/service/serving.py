@@ -23,7 +23,7 @@ from phyla.service.access import Doors
 from phyla.service.app import LOOPBACK, make_app
 from phyla.service.changes import News
 from phyla.service.tokens import PUBLISHED_TOKEN, create
-from phyla.settings import system_clock
+from phyla.settings import storage_name, system_clock
 from phyla.store import RemoteStore, Store, open_store
 from phyla.store.remote import TOKEN_FILE
 from phyla.system import file_locks
@@ -62,8 +62,8 @@ def serve_store(
         stack.callback(store.close)
         if isinstance(store, RemoteStore):
             raise ConfigurationError(
-                f"--storage {storage}: this is already a service; pass its database, or open {store.url} in a "
-                "browser"
+                f"{storage_name(storage)}={store.url!r} is already a service: name its database with --storage, "
+                "or open that URL in a browser"
             )
         # Another name implies a proxy, which other machines can reach.
         loopback = is_loopback(host) and not names

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, cast
 
 from phyla.errors import ConfigurationError
 from phyla.formatting import mask_password
-from phyla.settings import Clock, system_clock
+from phyla.settings import Clock, storage_name, system_clock
 from phyla.store.contract import Store
 from phyla.store.remote import PUBLISHED, RemoteStore
 from phyla.store.sqlite_url import MEMORY, PREFIX, read_sqlite_url
@@ -84,6 +84,6 @@ def _backend(url: str, clock: Clock) -> "Backend":
 
         return PostgresBackend(url)
     raise ConfigurationError(
-        f"storage {mask_password(url)!r}: use sqlite:///file.db, postgresql://user@host/database, "
+        f"{storage_name(url)}={mask_password(url)!r}: use sqlite:///file.db, postgresql://user@host/database, "
         "http://host:port or memory://"
     )

@@ -86,6 +86,10 @@ class Places:
             if value == "":
                 raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
             _refuse_foreign(name, str(value))
+        if home is None:
+            _refuse_foreign("PHYLA_HOME", str(settings.home()))
+            if storage is None:
+                _refuse_foreign("PHYLA_STORAGE", settings.storage() or "")
         root = absolute_path(Path(home) if home is not None else settings.home())
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         place = place_of(checkpoints or root / USUAL, root)

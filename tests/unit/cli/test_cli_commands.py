@@ -21,6 +21,25 @@ def test_a_place_that_an_unset_variable_left_empty_is_refused(name: str) -> None
         Places.of(**{name: ""})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [
+        ("PHYLA_STORAGE", "http://localhost:1", "serve"),
+        ("PHYLA_STORAGE", "http://localhost:1", "dashboard"),
+        ("PHYLA_STORAGE", "nonsense://", "status"),
+        ("PHYLA_STORAGE", "file:/data", "status"),
+        ("PHYLA_HOME", "file:/data", "status"),
+    ],
+)
+def test_a_place_from_the_environment_is_refused_by_its_variable(
+    name: str, value: str, command: str, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PHYLA_HOME", "PHYLA_STORAGE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, value)
+    check_facts(cli(command, code=2), f"{name}={value!r}")
+
+
 def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PHYLA_HOME", raising=False)

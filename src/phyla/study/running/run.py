@@ -149,8 +149,8 @@ class Crew:
             )
         if places.storage == "memory://":
             raise ConfigurationError(
-                "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with --workers 0 (in Python: workers=0), or in another storage"
+                f"{settings.storage_name('memory://')}='memory://' exists in this process only, where worker "
+                "processes cannot see it; run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
     def check_study(self, study: Declared) -> None:
