@@ -299,6 +299,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("trials", "small", "--member", "7"), "small 0 3", 2),
         (("trials", "small", "--story", "99"), "99 phyla trials small", 2),
         (("trials", "small", "--story", "2", "--last", "1"), "--story --member --last", 2),
+        (("final", "small"), "final small --file", 2),
         (("replay", "small", "--continue", "3", "--from", "2"), "--continue --from", 2),
         (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "auto=x marker steps", 2),
         (("export", "small", "--trial", "1"), "--trial --what schedule reports", 2),

@@ -330,7 +330,10 @@ def _harness_setting(setting: str) -> tuple[str, Any]:
 def final(
     ctx: Context,
     study: options.StudyName,
-    file: Annotated[Path, Option(metavar="FILE", help="The study file, with the training function or command.")],
+    file: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="The study file, with the training function or command; required."),
+    ] = None,
     candidates: Annotated[int, Option(min=1, help="Checkpoints in the first round.")] = 8,
     measurements: Annotated[int, Option(min=2, help="Measurements in all rounds together.")] = 32,
     workers: options.Workers = 2,
@@ -343,6 +346,11 @@ def final(
     from phyla.strategies import Final
     from phyla.study.repeating.final import with_final
 
+    if file is None:
+        raise UsageError(
+            "the candidates are measured by the study's training function: name its file, as in: "
+            + quote_command(["phyla", "final", study, "--file", "study.py"])
+        )
     options.contain_children(workers)
     declared = with_final(chosen_study(ctx, file, study), Final(candidates=candidates, measurements=measurements))
     if not _run(declared, workers=workers, gpus_per_worker=gpus_per_worker):

@@ -216,8 +216,16 @@ class Results:
         return self._query(queries.checkpoints, state=CheckpointState.DAMAGED)
 
     def reports(self, trial: int) -> list[Report]:
-        """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
-        return self._query(queries.reports, _check_id(trial))
+        """Return what a trial reported, by step: of each attempt, up to where the next one went on.
+
+        Raises:
+            UsageError: there is no such trial.
+        """
+        key = _check_id(trial)
+        reports = self._query(queries.reports, key)
+        if not reports and not self._query(queries.trials, ids=[key]):
+            raise UsageError(f"study {self.name!r} has no trial {key}")
+        return reports
 
     def story(self, trial: int) -> list[Event]:
         """Return what happened to a trial, in order: why it was created, its attempts, its end, its descendants.
