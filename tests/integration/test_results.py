@@ -69,7 +69,7 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
         assert results.story(trial) == results.story(each.id) != []
         assert results.reports(trial) == results.reports(each.id) != []
         assert results.schedule(trial) == results.schedule(each.id)
-    for ask in (results.checkpoint, results.story, results.schedule):
+    for ask in (results.checkpoint, results.story, results.schedule, results.reports):
         with raises(PhylaError, "toy", "trial 99"):
             ask(99)
     wrongs: list[Any] = [-1, 2**63, 1.5, "1"]

@@ -473,7 +473,6 @@ def test_what_was_reported_before_an_interruption_stays_with_what_came_after_it(
     results = made.run()
     assert results.trials()[0].failures == 1
     assert [one.step for one in results.reports(1)] == [0, 1, 2, 3, 4, 5]
-    assert results.reports(2) == []
 
 
 def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_path: Path) -> None:
