@@ -234,6 +234,7 @@ class _Claim:
                 reason={"decision": "continue", "compared": {"why": DONOR_GONE}},
                 exploited=False,
             )
+        self._check_start(start, head)
         weights, reason = start.weights, start.reason
         if member.stops and member.broken_trial is not None:
             stopped = self.view.trial(member.broken_trial).stop_reason
@@ -250,6 +251,22 @@ class _Claim:
             exploited=start.exploited,
             reason=reason,
         )
+
+    def _check_start(self, start: Start, head: Scored | None) -> None:
+        """Reject more steps than the training has left, and hyperparameters of a trial that does not exist."""
+        weights, most, named = start.weights, self.rules.strategy.member_steps, start.params_from
+        age = weights.age if weights else 0
+        if most is not None and start.steps > max(1, most - age):
+            raise self._wrong_start(
+                f"steps={start.steps} from an age of {age} steps: more than member_steps={most}, by default its "
+                f"total_steps; give at most {max(1, most - age)}"
+            )
+        known = (None, head and head.trial, weights and weights.trial)
+        if named not in known and not isinstance(self.view.job(named or 0), TrialRecord):
+            raise self._wrong_start(f"params_from={named}: there is no trial {named}; give the id of one, or None")
+
+    def _wrong_start(self, why: str) -> ConfigurationError:
+        return ConfigurationError(f"{type(self.rules.strategy).__name__} decides Start(...) with {why}")
 
     def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
         """Return the hyperparameters of the trial; reject values outside the space."""

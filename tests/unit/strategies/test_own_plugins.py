@@ -293,6 +293,16 @@ def test_a_fitness_of_numpy_is_a_float() -> None:
     assert {type(trial.fitness) for trial in trials} == {float}
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"steps": 6}, "steps=6 member_steps=5"), ({"params_from": 99}, "params_from=99"), ({"params_from": 0}, "0")],
+)
+def test_a_start_beyond_the_training_or_from_an_unknown_trial_is_refused(given: Any, told: str) -> None:
+    message, trials = ran(Scripted(start(**given)))
+    assert not trials
+    check_facts(message, "Scripted", *told.split())
+
+
 def test_trials_without_steps_are_refused() -> None:
     for steps in (0, -1, 2.5):
         with raises(ConfigurationError, f"Start(steps={steps})", "1"):
