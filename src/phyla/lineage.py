@@ -10,6 +10,7 @@ from typing import Any, final
 
 from phyla.errors import UsageError
 from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecord, on_one_line, significant, strict
+from phyla.validation import suggest_arguments
 
 __all__ = ["Lineage", "Schedule", "Segment"]
 
@@ -249,3 +250,6 @@ def _order(trial: TrialRecord) -> float:
     if trial.state is not JobState.COMPLETED or trial.order is None or not math.isfinite(trial.order):
         return WORST
     return trial.order
+
+
+suggest_arguments(Schedule, Segment)

@@ -177,7 +177,7 @@ def _suggesting(kind: type[Any], hints: Mapping[str, str]) -> Any:
             raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {hint}")
         try:
             original(self, *args, **settings)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             values = ", ".join(
                 [*map(brief, args), *(f"{name}={brief(value)}" for name, value in settings.items())]
             )

@@ -232,6 +232,9 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, such as [{watch!r}]")
         for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        for task in self.tasks:
+            if not isinstance(task, EvalTask):
+                raise ConfigurationError(f"Suite({self.name!r}, tasks=...): {task!r} is not a phyla.EvalTask")
         if self.load is not None:
             check_function(f"Suite({self.name!r}): load", self.load, "a checkpoint")
         object.__setattr__(self, "prepare", preparation_of(self.prepare, f"Suite({self.name!r}"))

@@ -149,6 +149,8 @@ class Params(Mapping[str, Any]):
     _prefix: str
 
     def __init__(self, values: Mapping[str, Any], /) -> None:
+        if not isinstance(values, Mapping):
+            raise SpaceError(f"Params({values!r}): give a mapping from names to values")
         self._flat = flatten(values)
         self._read, self._prefix = None, ""
 

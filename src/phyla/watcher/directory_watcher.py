@@ -66,7 +66,7 @@ class Following:
 
     def __post_init__(self) -> None:
         check(self, snapshots=("link", "copy", "none"), idle_s="(0, inf)")
-        if not self.done or "/" in self.done:
+        if not isinstance(self.done, str) or not self.done or "/" in self.done:
             raise ConfigurationError(f"done={self.done!r}: must be a file name, such as DONE")
 
 
