@@ -99,9 +99,14 @@ def token() -> str | None:
     if value or not file:
         return _token(value, "PHYLA_TOKEN") or None
     try:
-        return token_in(Path(file))
-    except (OSError, UnicodeDecodeError) as error:
+        found = token_in(Path(file))
+    except OSError as error:
         raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: is not text in UTF-8; save it as UTF-8") from error
+    if not found:
+        raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: is empty; write the token into it")
+    return found
 
 
 def has_token_in_variable() -> bool:

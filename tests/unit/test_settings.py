@@ -7,6 +7,7 @@ import pytest
 from facts import raises
 from phyla import settings
 from phyla.errors import ConfigurationError
+from phyla.service.tokens import write_secret
 
 SECRET = "c2VjcmV0-and_more"
 
@@ -38,3 +39,21 @@ def test_what_is_no_token_is_refused_and_not_shown(
     with raises(ConfigurationError, "PHYLA_TOKEN") as refused:
         settings.token()
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"), [(b"", "empty"), (b" \n", "empty"), (SECRET.encode("utf-16"), "UTF-8")]
+)
+def test_a_token_file_without_a_token_is_named(
+    written: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "me.token"
+    file.write_bytes(written)
+    monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
+    with raises(ConfigurationError, f"PHYLA_TOKEN_FILE={file}", told):
+        settings.token()
+
+
+def test_a_token_is_not_written_in_place_of_a_directory(tmp_path: Path) -> None:
+    with raises(ConfigurationError, str(tmp_path), "directory"):
+        write_secret(tmp_path, SECRET)

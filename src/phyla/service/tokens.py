@@ -43,7 +43,8 @@ def write_secret(file: Path, secret: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be created: {error.strerror}") from error
+        why = "it is a directory; name a new file in it" if file.is_dir() else error.strerror
+        raise ConfigurationError(f"{file}: cannot be created: {why}") from error
     try:
         with os.fdopen(descriptor, "w") as opened:
             opened.write(f"{secret}\n")

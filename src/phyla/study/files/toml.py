@@ -105,6 +105,8 @@ def _parsed(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: is not text in UTF-8, as TOML has to be; save it as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: {error}") from error
 
