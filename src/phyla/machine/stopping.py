@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from phyla.errors import StoreError, ends_only_call, with_place
+from phyla.errors import ConfigurationError, StoreError, ends_only_call, with_place
 from phyla.machine.commands import (
     AddReports,
     Command,
@@ -140,9 +140,13 @@ def _as_json(reason: JsonObject | None) -> JsonObject | None:
     """Return a reason as it will be read back from the store."""
     if reason is None:
         return None
+    told = f"judge() returned {reason!r}; it must return a JSON object or None"
     if not isinstance(reason, Mapping):
-        raise TypeError(f"judge() returned {reason!r}; it must return a JSON object or None")
-    read: JsonObject = json.loads(json.dumps(dict(reason)))
+        raise ConfigurationError(told)
+    try:
+        read: JsonObject = json.loads(json.dumps(dict(reason)))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{told}: {error}") from error
     return read
 
 

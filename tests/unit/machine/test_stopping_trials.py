@@ -642,13 +642,15 @@ def test_what_is_no_rule_is_refused(wrong: Any, message: str) -> None:
         make(pbt(), wrong)
 
 
-@pytest.mark.parametrize("answer", [True, "why", {"rule": "odd", "value": np.float32(1.0)}, {1j: 2}])
+@pytest.mark.parametrize(
+    "answer", [True, "why", {"rule": "odd", "value": np.float32(1.0)}, {1j: 2}, {"seen": {1, 2}}]
+)
 def test_a_reason_that_is_no_json_stops_the_study_and_no_trial(answer: Any) -> None:
     simulation = make(pbt(size=1), Odd(answer=answer))
     assert not report(simulation, claim(simulation), 1.0).cancelled
     with simulation.store.reader(simulation.study.id) as reader:
         assert reader.study().state is StudyState.FAILED
-        assert "TypeError" in str(reader.study().message)
+        check_facts(str(reader.study().message), "Odd", "judge()", repr(answer), "JSON")
 
 
 @pytest.mark.parametrize("answer", [True, False, {"why": "enough"}])
