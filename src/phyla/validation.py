@@ -77,6 +77,16 @@ def why_not_run(function: object) -> str | None:
     return None
 
 
+def check_ran(function: object, value: T) -> T:
+    """Return what a function of a user returned; reject a coroutine, of which nothing has run."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise ConfigurationError(
+            f"{function!r} returned a coroutine, so nothing was run: let it return asyncio.run(...) of that"
+        )
+    return value
+
+
 def plain(value: Any) -> Any:
     """Return a number of NumPy or another library as Python's own; everything else as it is."""
     if isinstance(value, bool | float):

@@ -11,6 +11,7 @@ from facts import raises
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.evaluation import EvalTask, Preparation, Suite
 from phyla.strategies import ExploreWith
+from phyla.worker.containment.surroundings import Surroundings
 
 
 async def coroutine(*_: object) -> None: ...
@@ -72,3 +73,11 @@ def test_a_constraint_that_a_call_does_not_run_is_refused() -> None:
     for kind, function in refused.items():
         with raises(SpaceError, function.__name__, kind):
             phyla.Space(lr=phyla.Float(0.1, 1.0), constraints=[function])
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: coroutine(), functools.partial(lambda _: coroutine(), 1)], ids=["lambda", "partial"]
+)
+def test_a_function_that_hands_on_a_coroutine_is_refused_with_the_way_out(function: Any) -> None:
+    with raises(ConfigurationError, repr(function), "asyncio.run"):
+        Surroundings().call("it ran", function)

@@ -18,6 +18,7 @@ from phyla.evaluation import Suite
 from phyla.machine import TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.store import Store
+from phyla.validation import check_ran
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
 from phyla.worker.spec import WorkerSpec
 
@@ -45,7 +46,7 @@ def population_worker(
         except OSError as error:
             raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
         context = WorkerContext(name=spec.name, index=spec.index, study=study.name, working_dir=directory)
-        state = setup(context)
+        state = check_ran(setup, setup(context))
     evaluator = trainer = None
     if rules.suites and WorkKind.EVALUATE in spec.kinds:
         evaluated = EvaluatedStudy(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
+from phyla.validation import check_ran
 
 SHOWN = 4
 """Changes that a message names, at most."""
@@ -36,7 +37,7 @@ class Surroundings:
         self.calls, self._ran = self.calls + 1, label + _origin(function)
         before = _directory()
         try:
-            return _only_here(function, *arguments)
+            return check_ran(function, _only_here(function, *arguments))
         finally:
             # First, since the rest calls functions.
             if sys.getrecursionlimit() < self._recursion:
