@@ -19,10 +19,11 @@ class MedianStopping(StoppingRule):
     """Stop a trial whose best report so far is worse than the median of the others' running averages.
 
     Trials are compared at the same *age of the weights*, the clock of `trial.report(step=)`. A trial comes to a
-    mark with its first report of the objective at or after it. Its best report so far is compared there with the
-    means of what the other trials reported, each from its own start up to the same mark. A trial strictly worse
-    than their median is stopped, but not at its end. nan and infinities are worse than everything. An objective of
-    several metrics counts as reported once all of them are, at the same step.
+    mark with its first report of the objective at or after it; a report that passes several marks counts at the
+    last of them. Its best report so far is compared there with the means of what the other trials reported, each
+    from its own start up to the same mark. A trial strictly worse than their median is stopped, but not at its
+    end. nan and infinities are worse than everything. An objective of several metrics counts as reported once all
+    of them are, at the same step.
 
     Source: Golovin et al. 2017, section 3.2.2. Unlike there, the averages are those of single trials, not of whole
     runs, and of the 100 newest that came to the mark, completed or not.
