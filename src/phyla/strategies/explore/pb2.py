@@ -329,7 +329,8 @@ def without_outliers(values: Matrix) -> Matrix:
     spread = 2 * 1.4826 * float(np.median(np.abs(values / 2 - center / 2)))
     if not 0 < FAR * spread < math.inf:
         return values
-    clipped: Matrix = np.clip(values, center - FAR * spread, center + FAR * spread)
+    with np.errstate(over="ignore"):  # no value is beyond an infinite bound
+        clipped: Matrix = np.clip(values, center - FAR * spread, center + FAR * spread)
     return clipped if np.mean(clipped != values) <= FEW else values
 
 

@@ -15,7 +15,7 @@ from phyla.machine import TrainRules
 from phyla.records import Goal, JobState, JsonObject, Maximize, Minimize, Scored, TrialRecord
 from phyla.space import Choice, Float, Int, Ordinal, Params, Space
 from phyla.strategies import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
-from phyla.strategies.explore.pb2 import kappa, standardise
+from phyla.strategies.explore.pb2 import kappa, standardise, without_outliers
 from populations import Listed, context
 from simulation import Simulation
 
@@ -330,6 +330,11 @@ def test_without_a_model_the_fallback_decides_and_the_reason_says_why() -> None:
     ordered = Space(size=Ordinal([1, 2]))
     only = chains(Maximize("Q"), lambda *_: 1.0, space=ordered)
     assert why(only, newest(only), ordered) == "nothing to model"
+
+
+def test_bounds_beyond_what_a_float_holds_move_no_value() -> None:
+    values = np.array([1.5e308, 1.6e308, 1.7e308])
+    assert without_outliers(values).tolist() == values.tolist()
 
 
 def test_the_same_decision_is_the_same_again() -> None:
