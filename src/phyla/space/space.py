@@ -146,9 +146,9 @@ class Space:
         Every parameter, or those of `names`, is moved by a factor drawn uniformly from `factors` (above 0, not 1),
         as its kind says, or with probability `resample` drawn from its prior instead. If some factors are above 1
         and some below, a move that would pass an end of the range turns back, and the chance of going up is such
-        that chains of moves prefer no part of the range, if factors lead about as far up as down: with 0.5 and 1.2
-        they prefer the upper part, with 0.9 and 2 the lower one. If all push in one direction, a value stops at
-        the end.
+        that chains of moves prefer no part of the range, if factors are near 1 and lead about as far up as down.
+        With 0.5 and 2 they prefer the lower half of a linear range a little, with 0.9 and 2 more, and with 0.5
+        and 1.2 the upper one. If all push in one direction, a value stops at the end.
         With `clip` all factors are alike, and numbers are multiplied and clipped into the range.
 
         Those that become active are drawn from their prior; those that become inactive are dropped. Only the

@@ -17,10 +17,10 @@ from phyla.validation import check, plain, setting_error
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutate:
-    """Each parameter changes with a probability, by a factor drawn from a range, up or down with equal chance.
+    """Each parameter changes with a probability, by a factor drawn from a range, or by its inverse.
 
-    Each moves as `Space.perturb` moves it, on its own scale, by the factor or its inverse. Discounts move by their
-    distance from 1. Where constraints do not allow a change, that parameter is kept.
+    Each moves as `Space.perturb` moves it, on its own scale, and so up more often than down on a linear one.
+    Discounts move by their distance from 1. Where constraints do not allow a change, that parameter is kept.
 
     Source: PBT of Isaac Lab and of RL-Games (`rl_games.common.pbt`), from DexPBT (Petrenko et al. 2023).
 

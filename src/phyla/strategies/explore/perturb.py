@@ -26,7 +26,8 @@ class Perturb:
     """Each parameter moves on its scale by one of the factors, or is drawn afresh; see `Space.perturb`.
 
     Numbers are multiplied; in narrow ranges they move by a share of the range, a tenth or so. A move that would
-    pass an end turns back, so that no value is preferred, if factors lead about as far up as down.
+    pass an end turns back, so that no part of a range is preferred, if factors are near 1 and lead about as far up
+    as down.
 
     Source: Jaderberg et al. 2017, section 4.1.1 (perturb by 1.2 or 0.8; resample). With `clip=True` numbers are
     multiplied and clipped whatever their scale, as there and in Ray Tune; narrow ranges are left with their ends.

@@ -55,6 +55,15 @@ def test_each_parameter_changes_with_the_rate_up_or_down_alike() -> None:
     assert proposed(Mutate(mutation_rate=0)).changes == {}
 
 
+def test_a_linear_number_goes_up_more_often_than_down() -> None:
+    """By a factor of 2 in two of three cases, since there is more room above."""
+    space = Space(width=Float(0.0, 100.0))
+    rule = Mutate(mutation_rate=1, change_range=(2.0, 2.0))
+    found = [proposed(rule, {"width": 5.0}, seed, space).params["width"] for seed in range(1000)]
+    assert set(found) == {2.5, 10.0}
+    assert 0.6 < found.count(10.0) / len(found) < 0.73
+
+
 @pytest.mark.parametrize("factor", [1.25, 2.0])
 def test_a_range_of_one_factor_is_that_factor_up_or_down(factor: float) -> None:
     rule = Mutate(mutation_rate=1, change_range=(factor, factor))
