@@ -120,7 +120,7 @@ class AttachedMember:
             return self._stop()
         if session_of(trial).record.kind is JobKind.FINAL:
             LOG.warning(
-                "training has ended, and poll() cannot measure for the final: to hold it, loop over trials() now, "
+                "training has ended, and poll() cannot measure for the final: to run it, loop over trials() now, "
                 "and for each load its source, score it, and report"
             )
             self._give_back()
