@@ -61,7 +61,7 @@ class Pool:
 
     def worker(self, *more: str) -> list[str]:
         """Return the command line of one worker, with these options at the end."""
-        limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:g}s"]
+        limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:.15g}"]
         return self.with_options(*limit, *more)
 
     def with_options(self, *more: str) -> list[str]:

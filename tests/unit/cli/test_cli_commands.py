@@ -12,6 +12,7 @@ from facts import check_facts, raises
 from phyla.cli import options
 from phyla.errors import ConfigurationError
 from phyla.formatting import mask_password
+from phyla.launchers import Pool
 from phyla.study import Places
 
 
@@ -94,6 +95,15 @@ def test_commands_in_an_error_look_where_this_one_looked(tmp_path: Path, cli: Ph
 )
 def test_a_span_of_time_is_read(text: str, wanted: float) -> None:
     assert options.seconds(text) == wanted
+
+
+@pytest.mark.parametrize("limit_s", [90.0, 1.5, 14 * 86400.0, 1234567.5, 1e9, 1e-5])
+def test_a_worker_reads_the_time_limit_of_its_pool(limit_s: float, tmp_path: Path) -> None:
+    pool = Pool(
+        name="p", launcher="local", command=["worker"], workers=1, time_limit_s=limit_s, folder=tmp_path / "p"
+    )
+    words = pool.worker()
+    assert options.seconds(words[words.index("--time-limit") + 1]) == limit_s
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "4x", "h", "3h50", "50m3h", "nan", "inf", "1e400", "4 h"])

@@ -170,7 +170,7 @@ def test_a_worker_has_what_it_asks_for_and_may_do_no_more(tmp_path: Path) -> Non
     assert worker["command"] == [
         *("python", "-P", "-m", "phyla.cli", "worker", "/work/digits.py", "/else/where.py"),
         *("--home", "/tmp/phyla", "--storage", SERVICE),
-        *("--workers", "1", "--time-limit", "3600s", "--gpus-per-worker", "0"),
+        *("--workers", "1", "--time-limit", "3600", "--gpus-per-worker", "0"),
     ]
     assert worker["workingDir"] == "/work"
     assert worker["resources"]["limits"] == {"memory": "16384Mi", "nvidia.com/gpu": "2"}
