@@ -63,6 +63,7 @@ def test_a_weighted_sum_says_what_it_is() -> None:
     assert SUM.name == "accuracy - 0.01 latency_ms"
     assert SUM.description == "maximize accuracy - 0.01 latency_ms"
     assert WeightedSum({"loss": -1}).name == "-loss"
+    assert WeightedSum({"loss": -12345678.5, "size": 1e-7}).name == "-12345678.5 loss + 1e-07 size"
     assert WeightedSum({"a_rather_long_name": 2, "another_rather_long_name": 3}).name == "weighted sum"
     assert SUM.goals == (Maximize("accuracy"), Minimize("latency_ms"))
 
@@ -93,7 +94,10 @@ def test_what_is_infeasible_is_worst_whatever_else_it_is(accuracy: float, latenc
         ("validation/accuracy > -0.5", -0.5, "validation/accuracy -0.5 <= -0.5"),
         ("latency_ms <= 20", math.nan, "latency_ms nan, not latency_ms <= 20"),
         ("latency_ms <= 20", math.inf, "latency_ms inf > 20"),
-        ("x <= 20", 20.000000001, "x 20.000000001 > 20.0"),
+        ("x <= 20", 20.000000001, "x 20.000000001 > 20"),
+        ("params <= 12345678", 2e7, "params 2e+07 > 12345678"),
+        ("params < 12345678", 12345678.0, "params 12345678 >= 12345678"),
+        ("params <= 12345678", math.nan, "params nan, not params <= 12345678"),
     ],
 )
 def test_constraints_say_how_they_are_violated(text: str, value: float, violation: str | None) -> None:

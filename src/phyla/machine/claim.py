@@ -34,6 +34,7 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    exact,
     order_to_stop_at,
     summarize_error,
 )
@@ -129,7 +130,7 @@ def _goal(view: View, rules: TrainRules) -> str | None:
             if state.order is not None and state.order >= wanted:
                 at: Any = getattr(rules.objective, "stop_at", None)
                 score = f"{rules.objective.name} is {state.fitness:g} in trial {state.trial}"
-                return f"{score}: stop_at={at:g} is reached"
+                return f"{score}: stop_at={exact(at)} is reached"
     return None
 
 

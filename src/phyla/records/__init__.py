@@ -57,6 +57,7 @@ from phyla.records.objective import (
     Objective,
     Worth,
     direction,
+    exact,
     judge_values,
     order_to_stop_at,
     worth,

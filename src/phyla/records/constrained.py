@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, Objective
+from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, Objective, exact
 
 _SIGNS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "<=": (operator.le, ">"),
@@ -60,13 +60,13 @@ class Constraint:
             return None
         if math.isnan(value):
             return f"{self.metric} nan, not {self}"
-        number, bound = f"{value:g}", f"{self.bound:g}"
-        if number == bound and value != self.bound:
-            number, bound = repr(value), repr(self.bound)
-        return f"{self.metric} {number} {opposite} {bound}"
+        number = f"{value:g}"
+        if number == f"{self.bound:g}":  # as rounded
+            number = exact(value)
+        return f"{self.metric} {number} {opposite} {exact(self.bound)}"
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.sign} {self.bound:g}"
+        return f"{self.metric} {self.sign} {exact(self.bound)}"
 
 
 @final

@@ -206,6 +206,12 @@ def _goal(metric: str, maximize: bool) -> Goal:
     return Maximize(metric) if maximize else Minimize(metric)
 
 
+def exact(number: float) -> str:
+    """Return a number of an objective's settings as text, short but never rounded."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number).removesuffix(".0")
+
+
 def check_metric(metric: object, kind: str) -> None:
     """Reject what is not the name of a metric."""
     if not isinstance(metric, str) or not metric:

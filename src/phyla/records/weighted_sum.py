@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, check_metric
+from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, check_metric, exact
 
 NAME_LENGTH = 48
 """Characters up to which the fitness is called by its formula."""
@@ -77,5 +77,5 @@ class WeightedSum:
         text = ""
         for name, weight in self.weights.items():
             sign = ("-" if weight < 0 else "") if not text else (" - " if weight < 0 else " + ")
-            text += sign + (name if abs(weight) == 1 else f"{abs(weight):g} {name}")
+            text += sign + (name if abs(weight) == 1 else f"{exact(abs(weight))} {name}")
         return text
