@@ -244,7 +244,7 @@ class _Claim:
             member,
             weights,
             self._check_params(start, head),
-            steps=start.steps,
+            steps=self._steps(start),
             jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
             params_from=start.params_from,
             replaces=member.broken_trial,
@@ -254,20 +254,19 @@ class _Claim:
         )
 
     def _check_start(self, start: Start, head: Scored | None) -> None:
-        """Reject more steps than the training has left, and hyperparameters of a trial that does not exist."""
-        weights, most, named = start.weights, self.rules.strategy.member_steps, start.params_from
-        age = weights.age if weights else 0
-        if most is not None and start.steps > max(1, most - age):
-            raise self._wrong_start(
-                f"steps={start.steps} from an age of {age} steps: more than member_steps={most}, by default its "
-                f"total_steps; give at most {max(1, most - age)}"
-            )
+        """Reject hyperparameters of a trial that does not exist."""
+        weights, named = start.weights, start.params_from
         known = (None, head and head.trial, weights and weights.trial)
         if named not in known and not isinstance(self.view.job(named or 0), TrialRecord):
-            raise self._wrong_start(f"params_from={named}: there is no trial {named}; give the id of one, or None")
+            raise ConfigurationError(
+                f"{type(self.rules.strategy).__name__} decides Start(...) with params_from={named}: there is no "
+                f"trial {named}; give the id of one, or None"
+            )
 
-    def _wrong_start(self, why: str) -> ConfigurationError:
-        return ConfigurationError(f"{type(self.rules.strategy).__name__} decides Start(...) with {why}")
+    def _steps(self, start: Start) -> int:
+        """Return how many steps to train: at least one, and otherwise none beyond the end of training."""
+        most, age = self.rules.strategy.member_steps, start.weights.age if start.weights else 0
+        return start.steps if most is None else min(start.steps, max(1, most - age))
 
     def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
         """Return the hyperparameters of the trial; reject values outside the space."""

@@ -83,7 +83,8 @@ class Start:
         weights: the completed trial whose checkpoint to start from; None to start fresh.
         params: flat hyperparameters, valid in the study's space.
         params_from: id of the trial they were taken or derived from; None for fresh ones.
-        steps: how many steps to train, at least 1.
+        steps: how many steps to train, at least 1; a trial ends earlier if the age of its weights comes to
+            `member_steps`, but not before 1 step.
         reason: why, as data; `decision` is one of start, continue, exploit, explore, replace.
         exploited: whether the member took over another's state, which restarts its ready interval.
         state: new state of the strategy; None leaves it as it is.

@@ -69,6 +69,18 @@ class Scripted(Strategy):
 
 
 @dataclass(frozen=True)
+class GoesOn(Strategy):
+    """Trains each trial for the same number of steps."""
+
+    steps: int
+    population_size: int = 1
+    total_steps: int = 5
+
+    def decide(self, member: Member, *_: object) -> Start:
+        return start(weights=member.head, steps=self.steps)
+
+
+@dataclass(frozen=True)
 class Proposes:
     """Proposes what it is told."""
 
@@ -293,14 +305,18 @@ def test_a_fitness_of_numpy_is_a_float() -> None:
     assert {type(trial.fitness) for trial in trials} == {float}
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [({"steps": 6}, "steps=6 member_steps=5"), ({"params_from": 99}, "params_from=99"), ({"params_from": 0}, "0")],
-)
-def test_a_start_beyond_the_training_or_from_an_unknown_trial_is_refused(given: Any, told: str) -> None:
-    message, trials = ran(Scripted(start(**given)))
+@pytest.mark.parametrize("steps", [3, 5, 6, 99])
+def test_no_trial_goes_beyond_the_end_of_training(steps: int) -> None:
+    message, trials = ran(GoesOn(steps))
+    assert not message
+    assert [trial.end_step for trial in trials] == ([3, 5] if steps == 3 else [5])
+
+
+@pytest.mark.parametrize("named", [0, 99])
+def test_a_start_with_hyperparameters_of_an_unknown_trial_is_refused(named: int) -> None:
+    message, trials = ran(Scripted(start(params_from=named)))
     assert not trials
-    check_facts(message, "Scripted", *told.split())
+    check_facts(message, "Scripted", f"params_from={named}")
 
 
 def test_trials_without_steps_are_refused() -> None:

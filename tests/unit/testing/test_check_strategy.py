@@ -44,6 +44,13 @@ class NeverEnds(Planted):
         return False
 
 
+class EndsLate(Planted):
+    """Trains for a step more."""
+
+    def finished(self, member: Member) -> bool:
+        return member.progress > self.total_steps
+
+
 def with_rate(start: Start, rate: float) -> Start:
     return replace(start, params={**start.params, "rate": rate})
 
@@ -64,7 +71,7 @@ def looks_at_the_clock(start: Start, member: Member, context: Context) -> Decisi
     return with_rate(start, 1.0 / (1.0 + context.now))
 
 
-def trains_too_long(start: Start, member: Member, context: Context) -> Decision:
+def starts_beyond_the_end(start: Start, member: Member, context: Context) -> Decision:
     return replace(start, steps=3)
 
 
@@ -127,7 +134,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "random": (Planted(draws_from_python), "with the same seed: draw from context.rng only"),
     "outside": (Planted(leaves_the_space), "proposes what the space does not allow: rate: 2.0 is outside"),
     "clock": (Planted(looks_at_the_clock, quorum=1.0), "it decides differently with 4 workers than with 1"),
-    "too long": (Planted(trains_too_long), "trains weights to an age of 9 steps; member_steps is 8"),
+    "too long": (EndsLate(), "trains weights to an age of 9 steps; member_steps is 8"),
     "too short": (Planted(stops_early), "member 0 ended after 4 steps; member_steps is 8"),
     "waits": (Planted(waits), "every member waits for another and nothing is running"),
     "no reason": (Planted(gives_no_reason), "was decided without a reason"),
@@ -152,9 +159,10 @@ def test_what_a_strategy_does_wrong_is_said(name: str) -> None:
     assert reason in str(failed.value)
 
 
+@pytest.mark.parametrize("change", [unchanged, starts_beyond_the_end])
 @pytest.mark.parametrize("quorum", [0.0, 1.0])
-def test_a_strategy_that_does_nothing_wrong_passes(quorum: float) -> None:
-    check_strategy(Planted(quorum=quorum))
+def test_a_strategy_that_does_nothing_wrong_passes(change: Any, quorum: float) -> None:
+    check_strategy(Planted(change, quorum=quorum))
 
 
 def test_a_strategy_may_start_from_old_checkpoints_that_it_keeps() -> None:
