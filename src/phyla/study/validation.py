@@ -104,9 +104,14 @@ def _runs(task: "EvalTask", suite: "Suite") -> list[object]:
 
 
 def _reference(function: Any) -> object:
-    """Return the name by which a function is imported, or else itself; that of the class of an object."""
-    if function is None or isinstance(function, functools.partial):
-        return function
+    """Return the name by which a function is imported, or else itself; that of the class of an object.
+
+    Of a partial, it is that of its function, with its arguments.
+    """
+    if function is None:
+        return None
+    if isinstance(function, functools.partial):
+        return _reference(function.func), repr((function.args, function.keywords))
     try:
         return plugins.reference(function if hasattr(function, "__qualname__") else type(function))
     except NotImportable:

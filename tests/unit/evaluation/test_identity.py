@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,10 @@ def test_what_a_suite_gives_its_eval_tasks_is_part_of_their_identity() -> None:
         assert replace(PLAIN, tasks=suite.tasks).task("accuracy").identity == TASK.identity
 
 
-def test_suites_may_share_the_results_of_one_eval_task() -> None:
-    suites = [replace(PLAIN, load=load), Suite("other", [TASK, EvalTask("b", print)], load=load)]
+@pytest.mark.parametrize("one", [load, partial(load, "cpu"), lambda checkpoint: checkpoint])
+def test_suites_may_share_the_results_of_one_eval_task(one: Any) -> None:
+    other = partial(one.func, *one.args) if isinstance(one, partial) else one
+    suites = [replace(PLAIN, load=one), Suite("other", [TASK, EvalTask("b", print)], load=other)]
     assert len({suite.task("accuracy").identity for suite in suites}) == 1
     assert chosen_suites(suites) == tuple(suites)
 
@@ -95,6 +98,7 @@ def test_functions_of_one_name_from_two_files_share_no_results(
     ("one", "two"),
     [
         (EvalTask("a", make("test")), EvalTask("a", make("train"))),
+        (EvalTask("a", partial(accuracy, "test")), EvalTask("a", partial(accuracy, "train"))),
         (EvalTask("a", command="e.sh {results}", cwd="/a"), EvalTask("a", command="e.sh {results}", cwd="/b")),
     ],
 )
