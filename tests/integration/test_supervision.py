@@ -296,6 +296,8 @@ def train(trial):
 
 def test_training_that_exits_with_status_0_or_interrupts_itself_is_no_finished_worker(tmp_path: Path) -> None:
     train = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def train(trial):
     if trial.generation == 1 and trial.token == 2 and trial.member:
         raise KeyboardInterrupt

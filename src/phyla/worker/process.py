@@ -152,6 +152,7 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         train = plugins.resolve(raw) if isinstance(raw, str) else plugins.decode(raw, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
         worker = population_worker(client, rules, train, setup, spec, **how)
-    for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM} - {signal.SIGINT}:
+    for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM}:
         handle(number, lambda number, frame: worker.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: the file of a study may have set a handler
     return worker, store
