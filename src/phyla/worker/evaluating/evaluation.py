@@ -354,9 +354,10 @@ def _record(evaluation: Evaluation, name: str, value: Any) -> None:
         return
     where = f"the command's result {name!r}"
     if unknown := sorted(value.keys() - {kind, *_FIELDS_BESIDE[kind]}):
-        known = ", ".join(map(repr, _FIELDS_BESIDE[kind])) or "nothing"
+        known = ", ".join(map(repr, _FIELDS_BESIDE[kind])) or "no other field"
         raise EvaluationError(
-            f"{where} has {', '.join(map(repr, unknown))} beside {kind!r}, which may have {known} beside it"
+            f"{where} has {', '.join(map(repr, unknown))} beside {kind!r}, which allows {known}; give "
+            "other metrics names of their own"
         )
     if kind == "mean":
         _record_mean(evaluation, name, value, where)
@@ -375,6 +376,7 @@ def _record_mean(evaluation: Evaluation, name: str, value: Mapping[str, Any], wh
     count = as_count(n, f"{where}: n")
     if mean is None or spread is None or stderr is not None:
         raise EvaluationError(
-            f"{where} is {dict(value)!r}; a variance needs a mean and n, which are numbers, alone"
+            f"{where} is {dict(value)!r}: give a variance together with a mean and n, all of them numbers, and "
+            "without stderr"
         )
     evaluation.record({name: Moments(n=count, mean=mean, m2=spread * max(0, count - 1))})
