@@ -1,5 +1,6 @@
 """Suites of lm-evaluation-harness give what the harness gives, on a tiny model and tasks of local files."""
 
+import errno
 import itertools
 import json
 import math
@@ -342,7 +343,7 @@ def test_a_checkpoint_without_a_tokenizer_is_not_evaluated(evaluated: Evaluated)
 
 
 INCOMPLETE = """
-import json, shutil, sys, warnings
+import errno, json, shutil, sys, warnings
 from pathlib import Path
 from types import SimpleNamespace
 import lm_eval.api.registry
@@ -359,6 +360,8 @@ def load(folder):
         print("complete")
     except EvaluationError as error:
         print(error)
+    except OSError as error:
+        print(repr(error))
     assert PreTrainedModel.__dict__["from_pretrained"] is own
 
 whole = Path(sys.argv[1])
@@ -378,10 +381,12 @@ class Adapted:
     def create_from_arg_obj(cls, arguments, settings):
         if arguments["pretrained"] == "moved":
             raise OSError("moved is not a local folder")
+        if arguments["pretrained"] == "full":
+            raise OSError(errno.ENOSPC, "full")
         warnings.warn("Careful. Found missing adapter keys while loading the checkpoint: ['lora_A.weight'].")
 
 lm_eval.api.registry.get_model = lambda name: Adapted
-for base in ("there", "moved"):
+for base in ("there", "moved", "full"):
     Path(base).mkdir()
     Path(base, "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
     load(Path(base))
@@ -392,12 +397,13 @@ def test_a_checkpoint_that_lacks_weights_is_not_evaluated(evaluated: Evaluated, 
     whole = evaluated.folder / "runs" / "step_10"
     done = forked.run(["-c", INCOMPLETE, whole], cwd=tmp_path, frameworks=True, env=environment())
     assert done.returncode == 0, done.stderr
-    complete, wrapped, without, adapter, base = done.stdout.splitlines()
+    complete, wrapped, without, adapter, base, disk = done.stdout.splitlines()
     assert complete == "complete"
     check_facts(wrapped, "_orig_mod.", "prepare=")
     check_facts(without, "1", "c_fc.weight")
     check_facts(adapter, "adapter", "lora_A.weight")
     check_facts(base, "moved", str(tmp_path), 'model_args={"pretrained": "PATH"}')
+    assert disk == repr(OSError(errno.ENOSPC, "full")), "the disk is at fault, not this checkpoint"
 
 
 ADAPTERS = """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.errors import ConfigurationError, EvaluationError
+from phyla.errors import ConfigurationError, EvaluationError, is_storage_error
 from phyla.integrations.harness_results import OWN, metric_name
 from phyla.integrations.lm_eval.task_index import own_tasks, task_manager
 from phyla.integrations.lm_eval.weights import complete_weights
@@ -64,7 +64,7 @@ class LoadModel:
             with complete_weights() if _is_of_transformers(self.model) else nullcontext():
                 model = get_model(self.model).create_from_arg_obj(arguments, settings)
         except OSError as error:
-            if "peft" not in arguments:
+            if "peft" not in arguments or is_storage_error(error):
                 raise
             raise EvaluationError(
                 f"the base model {arguments['pretrained']!r} of this adapter cannot be loaded. As a path it is "
