@@ -603,6 +603,26 @@ def test_a_result_of_an_eval_job_claimed_before_the_store_was_restored_does_not_
     assert (type(old), type(new)) == (LeaseLost, Accepted)
 
 
+@pytest.mark.parametrize("key", ["identity", "task_identity", "replicate", "shard", "shards", None])
+def test_no_other_result_ends_an_eval_job(key: str | None) -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    study = store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+    of = watching(suites()[:1])
+    Sightings(store, study, of.suites).observe([found("c0")])
+    controller = Controller(store, study.id, of)
+    _, (work,), _ = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
+    assert isinstance(work, ClaimedEvaluation)
+    own = result(work)
+    changes: Any = {} if key is None else {key: "other" if isinstance(getattr(own, key), str) else 7}
+    other = None if key is None else replace(own, **changes)
+    done = [
+        Evaluated(job=work.job.id, group=work.group.id, token=work.job.token, result=one) for one in (other, own)
+    ]
+    (refused,), _, _ = controller.complete(done[:1])
+    (accepted,), _, _ = controller.complete(done[1:])
+    assert (type(refused), type(accepted)) == (LeaseLost, Accepted)
+
+
 def test_trials_that_are_to_start_together_are_given_out_all_or_none() -> None:
     made = simulation(rules(pbt(3, quorum=1.0)))
 

@@ -127,6 +127,10 @@ def test_lightning_with_fsdp_is_ready_with_the_rest_of_its_state(tmp_path: Path)
     assert auto(tmp_path) == {"step=100.ckpt": (100, False)}
     rest = save(tmp_path / "step=100.ckpt/meta.pt")
     assert auto(tmp_path) == {"step=100.ckpt": (100, True)}
+    metadata, written = tmp_path / "step=100.ckpt/.metadata", rest.stat().st_mtime
+    os.utime(metadata, (written + 5, written + 5))
+    assert auto(tmp_path) == {"step=100.ckpt": (100, False)}, "it is being overwritten"
+    os.utime(metadata, (written - 5, written - 5))
     rest.write_bytes(rest.read_bytes()[:-9])
     assert auto(tmp_path) == {"step=100.ckpt": (100, False)}
 
