@@ -30,8 +30,9 @@ class Told:
     name: ClassVar[str] = "told"
     place: str | None = None
 
-    def __init__(self, *, fails: int = 0) -> None:
+    def __init__(self, *, fails: int = 0, error: BaseException | None = None) -> None:
         self.fails = fails
+        self.error = error or OSError("offline")
         self.opened = 0
         self.rows: list[Row] = []
 
@@ -44,7 +45,7 @@ class Told:
     def log(self, rows: Sequence[Row]) -> None:
         if self.fails:
             self.fails -= 1
-            raise OSError("offline")
+            raise self.error
         self.rows += rows
 
     def close(self) -> None:
@@ -174,11 +175,12 @@ def test_a_trial_that_is_tried_again_is_told_once(tmp_path: Path) -> None:
     assert [(row.progress, row.values["train/x"]) for row in again] == [(0, 10.0), (1, 20.0), (2, 30.0), (3, 40.0)]
 
 
+@pytest.mark.parametrize("error", [OSError("offline"), SystemExit("offline"), KeyboardInterrupt("offline")])
 def test_a_tracker_that_fails_for_a_while_misses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(beside, "EVERY_S", 0.001)
-    tracker, study = Told(fails=2), made(tmp_path)
+    tracker, study = Told(fails=2, error=error), made(tmp_path)
 
     def wait(results: phyla.Results) -> None:
         if results.counts().get("completed"):
@@ -189,7 +191,7 @@ def test_a_tracker_that_fails_for_a_while_misses_nothing(
     assert plain(tracker.rows) == plain(told(feed(study)))
     warned = [one.message for one in caplog.records if "told" in one.message]
     (warning,) = warned
-    check_facts(warning, "told", "OSError: offline")
+    check_facts(warning, "told", f"{type(error).__name__}: offline")
     assert tracker.opened == 3
     # Told again, it goes on from its position, and nothing is told twice.
     study.run(workers=0, trackers=[tracker])

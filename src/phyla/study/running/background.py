@@ -73,7 +73,7 @@ class Beside:
         self._end.set()
         self._thread.join(SAID_AFTER_S)
         if self._thread.is_alive():
-            LOG.warning("the work is done; waiting for %s, for %s at most", self._task, duration(LAST_WAIT_S))
+            LOG.warning("waiting for %s, for %s at most", self._task, duration(LAST_WAIT_S))
             self._thread.join(LAST_WAIT_S - SAID_AFTER_S)
         if self._thread.is_alive():
             self._left = True
@@ -93,7 +93,7 @@ class Beside:
                 self._act()
                 if last:
                     self._close()
-            except Exception as error:  # noqa: BLE001  # whatever a tracker raises must not harm the study
+            except BaseException as error:  # noqa: BLE001  # a SystemExit would end this thread silently
                 if self._left:
                     return
                 failures += 1
@@ -101,7 +101,7 @@ class Beside:
                 self._warn(error, given_up=given_up)
                 try:
                     self._close()
-                except Exception:  # it has failed already
+                except BaseException:  # it has failed already
                     LOG.debug("closing %s failed", self._task, exc_info=True)
                 if given_up:
                     return
@@ -109,7 +109,7 @@ class Beside:
             else:
                 failures, wait_s = 0, max(self._every_s, min(MOST_S, REST * (time.monotonic() - began)))
 
-    def _warn(self, error: Exception, *, given_up: bool) -> None:
+    def _warn(self, error: BaseException, *, given_up: bool) -> None:
         """Log a failure, unless one of its kind was logged: the same but for numbers and addresses."""
         text = f"{type(error).__name__}: {error}"
         kind = re.sub(r"0x[0-9a-f]+|\d+", "", text)
