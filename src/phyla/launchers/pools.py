@@ -251,8 +251,8 @@ class PoolRun:
                 if time.monotonic() - collected_at >= COLLECT_S:
                     collected_at = time.monotonic()
                     self.client.collect()
-            except (ConfigurationError, LauncherFailed, StoreError) as error:
-                # The workers that are alive continue as soon as they can.
+            except (ConfigurationError, LauncherFailed, OSError, StoreError) as error:
+                # The workers that are alive continue as soon as they can, for example if only the home is full.
                 LOG.warning("%s; trying again", error)
                 self._next_look = time.monotonic() + LOOK_S[1]
             ends_at = time.monotonic() + STATE_S

@@ -1,5 +1,6 @@
 """What a run tells about its pool."""
 
+import errno
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from facts import check_facts
+from phyla.errors import LauncherFailed
 from phyla.launchers import Launcher, Pool
 from phyla.launchers.pools import PoolRun
 from phyla.supervision.term import Term
@@ -41,6 +43,49 @@ class Full(Launcher):
 
     def logs(self, pool: Pool) -> str:
         return ""
+
+
+class Losing(Full):
+    """An engine that has lost all workers until they are started again; the first start fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._errors = [error]
+        self.started = self.stopped = 0
+
+    def start(self, pool: Pool) -> None:
+        if self._errors:
+            raise self._errors.pop()
+        self.started += 1
+
+    def alive(self, pool: Pool) -> int:
+        return pool.workers if self.started else 0
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device", "pool.json"), ConnectionResetError(), LauncherFailed("off")],
+)
+def test_a_failure_while_a_worker_is_replaced_does_not_stop_the_pool(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Losing(error)
+    monkeypatch.setattr("phyla.launchers.pools.launcher_named", lambda name: engine)
+    monkeypatch.setattr("phyla.launchers.pools.LOOK_S", (0.0, 0.0))
+    monkeypatch.setattr("phyla.launchers.pools.STATE_S", 0.0)
+    pool = Pool(name="p", launcher="losing", command=["true"], workers=3, folder=tmp_path / "p")
+    pool.save()
+    # The study ends once all workers are there.
+    client: Any = SimpleNamespace(is_active=lambda: not engine.started, collect=lambda: None)
+    how: dict[str, Any] = dict.fromkeys(("progress", "on_loss", "on_tick", "on_interrupt"), lambda: 0)
+    run = PoolRun(client=client, pool=pool, term=Term(), **how)
+    with caplog.at_level(logging.WARNING, "phyla"):
+        run._attend()
+    assert len(caplog.messages) == 1
+    assert (engine.started, engine.stopped) == (1, 0)
 
 
 def test_a_run_tells_once_for_each_reason_that_workers_are_queued(
