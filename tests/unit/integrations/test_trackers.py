@@ -1,8 +1,10 @@
 """Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +61,27 @@ def test_tensorboard(study: TrackedStudy, tmp_path: Path) -> None:
     }
 
 
+# MLflow uses what SQLAlchemy 2.1 deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_mlflow_prints_no_errors_that_it_raises(
+    study: TrackedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = tmp_path / "a.db"
+    tracker = MLflow(f"sqlite:///{database}")
+    tracker.open(study)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DROP TABLE latest_metrics")
+    with pytest.raises(Exception, match="latest_metrics"):
+        tracker.log(FIRST)
+    assert "latest_metrics" not in capsys.readouterr().err
+
+
 def test_tensorboard_leaves_out_what_it_would_not_show(study: TrackedStudy) -> None:
     late = [Row(member=0, progress=step, at=1.0, values={"suite/x": 1.0}) for step in (8, 4, 8, 12)]
     tell(TensorBoard(), study, late)
     assert [one.step for one in logged(study.home / "tensorboard")["study/member0"]] == [8, 8, 12]
 
 
-# MLflow uses what SQLAlchemy 2.1 deprecates.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
     from mlflow import MlflowClient

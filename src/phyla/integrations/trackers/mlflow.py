@@ -50,8 +50,9 @@ class MLflow(Tracker):
         from mlflow import MlflowClient
 
         self._known.clear()
-        for noisy in ("alembic", "mlflow.store.db.utils"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        # It logs each error that it raises, with its traceback: phyla warns once.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         self._study = study
         study.home.mkdir(parents=True, exist_ok=True)
         self._client: MlflowClient = MlflowClient(tracking_uri=self._uri(study))
