@@ -186,7 +186,7 @@ def _with_documents(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     # Without a slash it may be a format, such as json.
     folder = path if "/" in path and Path(path).is_dir() else ""
-    inside = settings.get("data_dir") or ""
+    inside = str(settings.get("data_dir") or "")
     files = settings.get("data_files") or ("**" if folder or inside else ())
     return {**config, "dataset_kwargs": {**settings, "data_files": _hashes(Path(folder, inside), files)}}
 
