@@ -12,7 +12,7 @@ from phyla.lineage import Schedule
 from phyla.space.params import Params
 from phyla.watcher.directory_watcher import Following
 
-WRONG: list[Any] = ["3", 3, True, float("nan"), None, [1], object()]
+WRONG: list[Any] = ["3", 3, True, float("nan"), None, [1], object]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
