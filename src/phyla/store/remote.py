@@ -352,7 +352,10 @@ class Connection:
         """Return whether the file of the token has another one than was rejected; the next request sends it."""
         if settings.has_token_in_variable():
             return False
-        _, token = read_address(self._url)
+        try:
+            _, token = read_address(self._url)
+        except ConfigurationError:
+            return False  # the file is being rewritten, or gone
         authorization = f"Bearer {token}"
         if not token or rejected.request.headers.get("Authorization") == authorization:
             return False
