@@ -186,6 +186,7 @@ class Kubernetes(Launcher):
     """Places workers in a Kubernetes cluster, by `kubectl`."""
 
     def check(self, pool: Pool) -> None:
+        _refuse_output(pool)
         manifest(pool)
         self.alive(pool)
 
@@ -271,13 +272,18 @@ def _command(pool: Pool, *words: str) -> str:
     return quote_command(["kubectl", *_where(pool), *words])
 
 
-def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
-    """Call `kubectl` and return its output; with the option `output`, the user does that."""
+def _refuse_output(pool: Pool) -> None:
+    """Reject the option `output`, with which only a manifest is written."""
     if file := pool.options.get("output"):
         raise ConfigurationError(
             f"output={file} writes a manifest and starts nothing, so only `up` accepts it. Leave it out, or see "
             f"what you started from that file with: {_command(pool, 'get', '-f', file)}"
         )
+
+
+def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
+    """Call `kubectl` and return its output; with the option `output`, the user does that."""
+    _refuse_output(pool)
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
     return run_program(
