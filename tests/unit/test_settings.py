@@ -42,15 +42,15 @@ def test_what_is_no_token_is_refused_and_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("written", "told"), [(b"", "empty"), (b" \n", "empty"), (SECRET.encode("utf-16"), "UTF-8")]
+    ("written", "fact"), [(b"", "empty"), (b" \n", "empty"), (SECRET.encode("utf-16"), "UTF-8")]
 )
 def test_a_token_file_without_a_token_is_named(
-    written: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: bytes, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "me.token"
     file.write_bytes(written)
     monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
-    with raises(ConfigurationError, f"PHYLA_TOKEN_FILE={file}", told):
+    with raises(ConfigurationError, f"PHYLA_TOKEN_FILE={file}", fact):
         settings.token()
 
 

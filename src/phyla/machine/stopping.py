@@ -140,13 +140,13 @@ def _as_json(reason: JsonObject | None) -> JsonObject | None:
     """Return a reason as it will be read back from the store."""
     if reason is None:
         return None
-    told = f"judge() returned {reason!r}; it must return a JSON object or None"
+    rejection = f"judge() returned {reason!r}; it must return a JSON object or None"
     if not isinstance(reason, Mapping):
-        raise ConfigurationError(told)
+        raise ConfigurationError(rejection)
     try:
         read: JsonObject = json.loads(json.dumps(dict(reason)))
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{told}: {error}") from error
+        raise ConfigurationError(f"{rejection}: {error}") from error
     return read
 
 
