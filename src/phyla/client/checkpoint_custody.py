@@ -13,11 +13,10 @@ from phyla.checkpoints import (
     Owner,
     RemoteCheckpoints,
     RemotePlace,
-    claim_digest,
     parse_name,
 )
 from phyla.checkpoints.local import is_name
-from phyla.controller import records_of
+from phyla.controller import claimed_attempt, records_of
 from phyla.errors import CheckpointError
 from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord
 from phyla.store import Reader, Store
@@ -89,9 +88,8 @@ def sort_out(reader: Reader, names: Sequence[str], prefix: str) -> Sorted:
         elif parsed.claim is None:
             directories.leftover.append(name)
         else:
-            trial, token, claim = parsed.claim
-            attempt = reader.attempt(trial, token)
-            if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
+            attempt = claimed_attempt(reader, parsed.claim)
+            if attempt is None:
                 directories.forgotten.append(name)
             elif not _may_complete(reader, attempt):
                 directories.leftover.append(name)

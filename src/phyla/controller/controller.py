@@ -39,7 +39,7 @@ from phyla.machine import (
     Work,
 )
 from phyla.records import Attempt, Checkpoint, JsonObject, MemberState, Report, StudyState, WorkKind
-from phyla.store import Store, Transaction
+from phyla.store import Reader, Store, Transaction
 from phyla.store.retry import repeatable
 from phyla.system.failpoints import failpoint
 
@@ -444,18 +444,23 @@ def _alone(tx: Transaction, claimed: int, count: int, quorum: float) -> StateErr
     )
 
 
-def _verify_claim(tx: Transaction, checkpoint: Checkpoint) -> None:
-    """Reject a checkpoint whose name is that of a claim which is not in the store.
+def claimed_attempt(reader: Reader, claim: tuple[int, int, str]) -> Attempt | None:
+    """Return the attempt whose claim is in the name of a checkpoint; None if the store does not have it.
 
     A store that was restored from a backup gives out the same trials and tokens again, perhaps while workers that
     got them before are still training.
     """
+    trial, token, digest = claim
+    attempt = reader.attempt(trial, token)
+    fits = attempt is not None and claim_digest(attempt.worker, attempt.claimed_at) == digest
+    return attempt if fits else None
+
+
+def _verify_claim(tx: Transaction, checkpoint: Checkpoint) -> None:
+    """Reject a checkpoint of an attempt that the store does not have."""
     made = None if checkpoint.weak else parse_name(checkpoint.name)
-    if made is None or made.claim is None:
-        return
-    trial, token, digest = made.claim
-    attempt = tx.attempt(trial, token)
-    if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != digest:
+    if made is not None and made.claim is not None and claimed_attempt(tx, made.claim) is None:
+        trial, token, _ = made.claim
         raise LeaseLost(
             f"attempt {token} of trial {trial}, which left checkpoint {checkpoint.name}, is not in the store: the "
             "store was restored from a backup, or lost its last commits. The result does not count"
