@@ -95,8 +95,8 @@ class Estimates:
         """Return the estimated fitness of a trial with its 95 % interval; None where scores are exact.
 
         The estimate of the best of several members is usually too good, so the interval is wide enough to hold for
-        all of them at once. Variances that so many members show are uncertain, so it is a t-interval with a degree
-        of freedom less than there are members.
+        all of them at once. Few members leave the variances uncertain, so it is a t-interval with `members` - 1
+        degrees of freedom.
         """
         if self.exact:
             return None
