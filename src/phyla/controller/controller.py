@@ -168,8 +168,7 @@ class Controller:
                 answer, commands = machine.complete_evaluation(tx, self.rules, done)
             else:
                 answer, commands = machine.complete(tx, self._judging, done)
-                if commands and done.checkpoint is not None:
-                    _verify_claim(tx, done.checkpoint)
+                _verify_claims(tx, commands)
         except LeaseLost as error:
             return error
         except NotJudged as error:
@@ -363,7 +362,7 @@ class Controller:
         """
         with self._transaction() as tx:
             commands = machine.save_progress(tx, trial, token, checkpoint)
-            _verify_claim(tx, checkpoint)
+            _verify_claims(tx, commands)
             tx.apply(commands)
 
     @repeatable
@@ -456,15 +455,19 @@ def claimed_attempt(reader: Reader, claim: tuple[int, int, str]) -> Attempt | No
     return attempt if fits else None
 
 
-def _verify_claim(tx: Transaction, checkpoint: Checkpoint) -> None:
-    """Reject a checkpoint of an attempt that the store does not have."""
-    made = None if checkpoint.weak else parse_name(checkpoint.name)
-    if made is not None and made.claim is not None and claimed_attempt(tx, made.claim) is None:
-        trial, token, _ = made.claim
-        raise LeaseLost(
-            f"attempt {token} of trial {trial}, which left checkpoint {checkpoint.name}, is not in the store: the "
-            "store was restored from a backup, or lost its last commits. The result does not count"
-        )
+def _verify_claims(tx: Transaction, commands: Sequence[Command]) -> None:
+    """Reject new checkpoints of attempts that the store does not have."""
+    for command in commands:
+        match command:
+            case machine.Insert(Checkpoint() as added) | machine.InsertCheckpoint(added):
+                made = None if added.weak else parse_name(added.name)
+                if made is not None and made.claim is not None and claimed_attempt(tx, made.claim) is None:
+                    trial, token, _ = made.claim
+                    raise LeaseLost(
+                        f"attempt {token} of trial {trial}, which left checkpoint {added.name}, is not in the "
+                        "store: the store was restored from a backup, or lost its last commits. The result does "
+                        "not count"
+                    )
 
 
 def _set_back(attempts: Iterable[Attempt], now: float) -> list[str]:

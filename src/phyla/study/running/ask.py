@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from phyla import queries, settings
@@ -68,6 +69,7 @@ def _ask(
     declared: Declared, client: Client, launch: Launch, count: int, whole: bool
 ) -> tuple[list[Trial], NoWork | None]:
     client.repository.check_owner()
+    work_root = declared.places.folder("work", declared.name)
     trials: list[Trial] = []
     rest: NoWork | None = None
     # The seconds of trials that are trained together are counted once.
@@ -81,7 +83,7 @@ def _ask(
             records = [work.trial for work in claimed if isinstance(work, Claimed)]
             launch.given.update(record.id for record in records)
         # Members that were trained together start from one checkpoint.
-        usable: set[str] = set()
+        usable: dict[str, Path] = {}
         for place, record in enumerate(records):
             try:
                 unusable = unusable_start(record, client, client.repository, usable=usable)
@@ -98,9 +100,10 @@ def _ask(
                 client,
                 client.repository,
                 metrics=declared.rules.reported_metrics,
-                work_root=declared.places.folder("work", declared.name),
+                work_root=work_root,
                 clock=settings.system_clock,
                 watch=watch,
+                paths=usable,
             )
             trials.append(session.trial)
     if whole and len(trials) < count:
