@@ -231,7 +231,7 @@ def check_extension(
 def _advise_installing(refused: Mapping[str, tuple[Json, Json]]) -> str:
     """Return what to do if a stored plug-in was registered by a package that is gone."""
     stored = [str(old) for name, (old, _) in refused.items() if name.endswith(".plugin")]
-    gone = [name for name in stored if name.startswith(plugins.GROUPS) and name not in plugins.list_plugins()]
+    gone = [name for name in stored if name.startswith(plugins.GROUPS) and plugins.find_plugin(name) is None]
     return f" No package here registers {', '.join(gone)}: install the one that did." if gone else ""
 
 

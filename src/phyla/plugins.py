@@ -15,10 +15,10 @@ import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
@@ -50,12 +50,26 @@ Find: TypeAlias = Callable[[str], Callable[..., Any]]
 NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
 
 
+def _by_name(points: Iterable[EntryPoint]) -> Mapping[str, EntryPoint]:
+    return {f"{point.group}/{point.name}": point for point in points if point.group in GROUPS}
+
+
+@cache
+def _own() -> Mapping[str, EntryPoint]:
+    """Return phyla's own plug-ins: most studies have no others, and reading what all packages have takes long."""
+    return _by_name(point for package in distributions(name="phyla") for point in package.entry_points)
+
+
 @cache
 def list_plugins() -> Mapping[str, EntryPoint]:
-    """Return every registered plug-in by `group/name`."""
-    # Each call reads the metadata of all that is installed.
+    """Return every registered plug-in by `group/name`; no other package's takes the name of one of phyla's."""
     points = entry_points()
-    return {f"{group}/{point.name}": point for group in GROUPS for point in points.select(group=group)}
+    return {**_by_name(point for group in GROUPS for point in points.select(group=group)), **_own()}
+
+
+def find_plugin(name: str) -> EntryPoint | None:
+    """Return the plug-in that is registered as `group/name`, if any; references have a colon."""
+    return None if ":" in name else _own().get(name) or list_plugins().get(name)
 
 
 def of_group(group: str) -> Mapping[str, EntryPoint]:
@@ -81,10 +95,10 @@ def load(point: EntryPoint) -> Any:
 
 
 @cache
-def _names() -> Mapping[type, str]:
-    """Return the registered names by class."""
+def _names(*, own: bool) -> Mapping[type, str]:
+    """Return the registered names by class: those of phyla's own plug-ins, or all."""
     names: dict[type, str] = {}
-    for name, point in list_plugins().items():
+    for name, point in (_own() if own else list_plugins()).items():
         # A plug-in whose package is broken matters only when it is named.
         with suppress(NotImportable):
             if not name.startswith(STORED_BY_NAME):
@@ -107,7 +121,8 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
     if isinstance(value, Mapping):
         return {str(key): encode(item, name_of) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        name = _names().get(type(value)) or (name_of or reference)(type(value))
+        kind = type(value)
+        name = _names(own=kind.__module__.startswith("phyla.")).get(kind) or (name_of or reference)(kind)
         fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
         set_fields = {
             f.name: encode(item, name_of) for f, item in fields if item is not None or f.metadata != UNLESS_NONE
@@ -143,8 +158,8 @@ def decode(value: Json, find: Find | None = None) -> Any:
     if "plugin" not in value:
         return settings
     name = str(value["plugin"])
-    known = name in list_plugins() and not name.startswith(STORED_BY_NAME)
-    kind = load(list_plugins()[name]) if known else _find_unregistered(name, find)
+    point = None if name.startswith(STORED_BY_NAME) else find_plugin(name)
+    kind = _find_unregistered(name, find) if point is None else load(point)
     try:
         return kind(**settings)
     except TypeError as error:

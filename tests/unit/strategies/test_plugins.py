@@ -4,8 +4,8 @@ import functools
 import os
 import re
 import sys
-from dataclasses import is_dataclass
-from importlib.metadata import EntryPoint
+from dataclasses import dataclass, is_dataclass
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,35 @@ from phyla import plugins
 from phyla.errors import NotImportable
 from phyla.integrations.trackers import make_tracker
 from phyla.launchers.contract import launcher_named
-from phyla.strategies import Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait
+from phyla.records import Scored
+from phyla.strategies import (
+    Context,
+    Expected,
+    Exploited,
+    Explored,
+    Final,
+    Measure,
+    Population,
+    Reported,
+    Start,
+    Stop,
+    Wait,
+)
 from phyla.study.files.tables import registered
 from phyla.watcher import get_format
 
 NOT_STORED = {Context, Expected, Exploited, Explored, Final, Measure, Reported, Start, Stop, Wait}
 """What rules are given and give back, and settings of a study that are no plug-ins."""
+
+
+@dataclass(frozen=True)
+class Mine:
+    """An explore rule of another package."""
+
+    rate: int = 1
+
+    def propose(self, source: Scored, population: Population, context: Context) -> None:
+        """Decline."""
 
 
 def test_every_strategy_and_rule_is_registered() -> None:
@@ -42,6 +65,34 @@ def test_the_fitness_of_a_suite_is_stored_by_its_registered_name() -> None:
     assert stored["plugin"] == "phyla.strategies/pbt"
     assert stored["fitness"]["plugin"] == "phyla.fitness/from-suite"
     assert plugins.decode(stored) == strategy
+
+
+def test_a_rule_of_another_package_is_stored_by_its_registered_name_which_is_never_one_of_phylas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = EntryPoint("mine", f"{__name__}:Mine", "phyla.explore")
+    taken = EntryPoint("perturb", f"{__name__}:Mine", "phyla.explore")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Mine.__module__])
+    monkeypatch.setattr(plugins, "entry_points", lambda: EntryPoints([mine, taken]))
+    plugins.list_plugins.cache_clear()
+    plugins._names.cache_clear()
+    try:
+        stored = plugins.encode(Mine(rate=2))
+        assert stored == {"plugin": "phyla.explore/mine", "rate": 2}
+        assert plugins.decode(stored) == Mine(rate=2)
+        assert plugins.list_plugins()["phyla.explore/perturb"].load() is phyla.Perturb
+        assert plugins.decode({"plugin": "phyla.explore/perturb"}) == phyla.Perturb()
+    finally:
+        plugins.list_plugins.cache_clear()
+        plugins._names.cache_clear()
+
+
+def test_to_store_and_read_what_phyla_has_no_other_package_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "list_plugins", lambda: pytest.fail("it reads what all packages register"))
+    plugins._names.cache_clear()
+    test_the_fitness_of_a_suite_is_stored_by_its_registered_name()
+    suite = phyla.Suite("all", [phyla.EvalTask("a", len)], aggregates=[phyla.evaluation.Mean("score")])
+    assert plugins.decode(plugins.encode(suite), lambda name: len) == suite
 
 
 def test_a_rule_can_be_deleted_without_touching_another() -> None:
@@ -69,7 +120,9 @@ def test_a_plugin_whose_package_is_broken_matters_only_when_it_is_named(
     monkeypatch.setattr(plugins, "list_plugins", lambda: known)
     plugins._names.cache_clear()
     try:
-        test_the_fitness_of_a_suite_is_stored_by_its_registered_name()
+        mine = Mine(rate=2)
+        strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=4, explore=mine)
+        assert plugins.decode(plugins.encode(strategy), plugins.loaded_class) == strategy
         for use in (
             lambda: plugins.decode({"plugin": "phyla.explore/broken"}),
             lambda: get_format("broken"),
