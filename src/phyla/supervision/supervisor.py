@@ -142,6 +142,7 @@ class Supervisor:
                     signal.signal(signal.SIGTSTP, lambda number, frame: self._pause())
                     stack.callback(signal.signal, signal.SIGTSTP, signal.SIG_DFL)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
+            helper = None
             if sys.platform == "linux":
                 helper = subprocess.Popen(
                     [sys.executable, "-I", "-S", keeper.__file__, f"{self.launch.id}:"],
@@ -151,8 +152,8 @@ class Supervisor:
                     start_new_session=True,
                     pass_fds=inherited(self.launch),
                 )
-                # It runs in the background until its standard input closes, however this process ends.
-                stack.enter_context(helper).wait()
+                # It runs until its standard input closes, however this process ends.
+                stack.enter_context(helper)
             collector = threading.Thread(target=self._collect, args=(ended,), name="phyla-collect", daemon=True)
             stack.callback(collector.join, COLLECTED_S)
             stack.callback(self._end_all)
@@ -162,6 +163,8 @@ class Supervisor:
             for spec in self.specs:
                 log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
                 self._start(replace(spec, log=str(log), beat_file=str(beats)))
+            if helper is not None:
+                helper.wait()  # it has gone into the background
             trimmed_at = time.monotonic()
             while self._processes or self._later or self._parked:
                 self._start_due()
