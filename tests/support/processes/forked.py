@@ -35,7 +35,7 @@ USUAL = (
     *("phyla.system.code_digest", "phyla.study.repeating.replicates", "phyla.study_main"),
     *("phyla.supervision.supervisor", "phyla.worker.training.trainer", "phyla.worker.pinned"),
     *("phyla.store.sql.sqlite", "phyla.store.sql.store", "phyla.study.running.stored_config"),
-    *("phyla.launchers.pools", "phyla.integrations.optuna_search", "typer._adapters"),
+    *("phyla.launchers.pools", "phyla.integrations.optuna_search"),
     "sqlalchemy.dialects.sqlite",
 )
 """What most commands import."""
