@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import forked
 from forked import HELPERS, Forked, preload
 from phyla.settings import child_environment
 
@@ -272,7 +272,8 @@ class World:
         self._make_database()
         self.until(self._answers, "the database")
         words: list[object] = ["--storage", self.storage, "token", "create", "chaos"]
-        sh(sys.executable, "-m", "phyla.cli", *words, "--role", "operator", "--out", self.secret)
+        done = forked.run(["-m", "phyla.cli", *words, "--role", "operator", "--out", self.secret])
+        assert done.returncode == 0, done.stderr
         for service in self.services:
             words = ["phyla", "--storage", self.storage, "serve", "--host", service.address, "--port", PORT]
             self.units[service.name] = Unit(service, words, {})
