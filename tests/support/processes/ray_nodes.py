@@ -15,6 +15,10 @@ ADDRESS = "127.0.0.2"
 """Ray takes 127.0.0.1 for the address of this machine in its network."""
 PATIENT = {"health_check_period_ms": 2000, "health_check_timeout_ms": 30000}
 """A busy machine answers late. That a node was ended is noticed by its connection."""
+ON_DEMAND = {"prestart_worker_first_driver": False}
+"""Start no process for actors that may come."""
+ONLY_NODES = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+"""What the head node need not start: its dashboard, what collects logs, and what adds nodes."""
 STORE_BYTES = 80 * 2**20
 """The least that Ray allows."""
 
@@ -53,7 +57,8 @@ def ray_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False, _system_config=PATIENT))
+    head = node(**ONLY_NODES, _system_config={**PATIENT, **ON_DEMAND})
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**node())
         os.environ["RAY_ADDRESS"] = cluster.address
