@@ -54,11 +54,11 @@ attempts = 100
 [space]
 lr = { low = 0.1, high = 1.0 }
 [random-search]
-members = 2
+members = 1
 steps_per_trial = 1
 total_steps = 2
 """
-TRIALS = 4
+TRIALS = 2
 
 
 class Gangs:
