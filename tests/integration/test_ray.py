@@ -98,12 +98,11 @@ def test_a_command_ends_with_its_actor_and_begins_again_with_the_next(pools: Poo
 def test_a_store_of_this_machine_alone_is_refused_where_a_node_is_another(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
-    pools.programs.until_up(1)
+    pools.start(workers=0, only_here="/home/me/.phyla/phyla.db")
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     with raises(ConfigurationError, "/home/me/.phyla/phyla.db", "--server"):
-        pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
-    pools.start(workers=1)
+        pools.start(workers=0, only_here="/home/me/.phyla/phyla.db")
+    pools.start(workers=0)
 
 
 def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
@@ -120,7 +119,10 @@ def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
     assert pools.launcher.alive(pool) == 0
 
 
-def test_a_worker_that_asks_for_more_than_any_node_has_says_for_what_it_waits(pools: Pools) -> None:
+def test_a_worker_that_asks_for_more_than_any_node_has_says_for_what_it_waits(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.launchers.ray.ANSWER_S", 2.0)
     pool = pools.start(workers=1, gpus=64, memory_mb=2048)
     assert pools.launcher.outcomes(pool) == {"queued": 1}
     assert pools.launcher.reasons(pool) == {"without a node that has CPU 1, GPU 64, memory 2.0 GiB": 1}
