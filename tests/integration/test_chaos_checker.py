@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -82,7 +80,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     return Sound(folder)
 
 
-def _black_box(folder: Path, options: Row, number: int) -> "subprocess.Popen[bytes]":
+def _black_box(folder: Path, options: Row, number: int) -> forked.Forked:
     """Start a black-box client."""
     (folder / "black-box").mkdir(exist_ok=True)
     (folder / "secret").write_text("")
@@ -91,7 +89,7 @@ def _black_box(folder: Path, options: Row, number: int) -> "subprocess.Popen[byt
     )
     told = {"history": str(folder / "black-box.jsonl"), "folder": str(folder / "black-box"), "number": number}
     environment = {**os.environ, "CHAOS_STUDY": json.dumps({**options, **told})}
-    return subprocess.Popen([sys.executable, chaos_blackbox.__file__], cwd=folder, env=environment)
+    return forked.Forked([chaos_blackbox.__file__], cwd=folder, env=environment)
 
 
 @pytest.fixture(scope="module")
