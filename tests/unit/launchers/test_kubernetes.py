@@ -26,12 +26,15 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
 COMMAND = ["-P", "-m", "phyla.cli", "worker", str(HERE / "digits.py"), "/else/where.py"]
 KUBECTL = """
-import json, pathlib, sys
-folder = pathlib.Path(__file__).parent
-store, words = folder / "objects.json", [word for word in sys.argv[1:] if not word.startswith("--")]
-with (folder / "calls.jsonl").open("a") as calls:
+import json, os, sys
+folder = os.path.dirname(__file__)
+store, words = f"{folder}/objects.json", [word for word in sys.argv[1:] if not word.startswith("--")]
+with open(f"{folder}/calls.jsonl", "a") as calls:
     print(json.dumps(sys.argv[1:]), file=calls)
-objects = json.loads(store.read_text()) if store.exists() else {}
+objects = {}
+if os.path.exists(store):
+    with open(store) as file:
+        objects = json.load(file)
 if words[0] == "apply":
     given = json.load(sys.stdin)
     objects["/".join((given["kind"].lower(), given["metadata"]["name"]))] = given
@@ -46,7 +49,8 @@ elif words[0] == "get" and "unreachable" in objects:
         log = f'E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error" err="{cause}"'
         print(log, file=sys.stderr)
     sys.exit(objects["unreachable"] or 1)
-store.write_text(json.dumps(objects))
+with open(store, "w") as file:
+    json.dump(objects, file)
 """
 
 
@@ -57,7 +61,7 @@ class Cluster:
         folder.mkdir()
         self.store, self.calls_file = folder / "objects.json", folder / "calls.jsonl"
         program = folder / "kubectl"
-        program.write_text(f"#!{sys.executable}\n{KUBECTL}")
+        program.write_text(f"#!{sys.executable} -IS\n{KUBECTL}")
         program.chmod(0o755)
 
     def calls(self) -> list[list[str]]:
@@ -228,11 +232,13 @@ def test_what_kubernetes_cannot_do_is_refused_before_it_is_asked(
 
 
 def test_start_may_be_repeated(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
-    launcher.start(make(tmp_path, workers=2))
-    launcher.start(make(tmp_path, workers=3))
+    two, three = make(tmp_path, workers=2), make(tmp_path, workers=3)
+    assert (launcher.alive(two), launcher.outcomes(two)) == (0, {})
+    launcher.start(two)
+    launcher.start(three)
     (found,) = cluster.objects().values()
     assert found["spec"]["parallelism"] == 3
-    assert launcher.alive(make(tmp_path, workers=3)) == 3
+    assert launcher.alive(three) == 3
 
 
 def test_pools_of_the_same_name_are_apart(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
@@ -271,7 +277,6 @@ def test_who_is_alive_and_how_others_ended(
     outcomes: dict[str, int],
 ) -> None:
     pool = make(tmp_path)
-    assert (launcher.alive(pool), launcher.outcomes(pool)) == (0, {})
     launcher.start(pool)
     cluster.becomes(status)
     assert (launcher.alive(pool), launcher.outcomes(pool)) == (alive, outcomes)
