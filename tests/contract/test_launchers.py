@@ -20,7 +20,12 @@ from phyla.testing import check_launcher
 from phyla.testing.launchers import Programs
 
 CLUSTERS = {"ray": "ray_cluster", "slurm": "slurm"}
-LAUNCHERS = ["local", *(pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CLUSTERS)]
+LAUNCHERS = [
+    "local",
+    pytest.param("slurm", marks=pytest.mark.xdist_group("slurm")),
+    # An actor of Ray takes a second to start. integration/test_ray.py holds the same with a fourth of them.
+    pytest.param("ray", marks=[pytest.mark.xdist_group("ray"), pytest.mark.thorough]),
+]
 MakePool = Callable[..., Pool]
 
 

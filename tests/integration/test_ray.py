@@ -15,7 +15,7 @@ from facts import raises
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.supervision.gpus import VISIBLE
-from phyla.testing.launchers import Programs
+from phyla.testing.launchers import AWKWARD, LIMIT_S, Programs
 from pooled import TRIALS, Pooled
 from ray_nodes import node
 from waiting import until
@@ -83,6 +83,44 @@ def pools(tmp_path: Path, launcher: Launcher) -> Iterator[Pools]:
     yield pools
     for pool in pools.made:
         launcher.stop(pool, 0)
+
+
+def test_it_keeps_the_contract_of_a_launcher_with_few_actors(
+    pools: Pools, launcher: Launcher, tmp_path: Path
+) -> None:
+    programs, directory = pools.programs, tmp_path / AWKWARD
+    directory.mkdir()
+    # Text arrives as it is, and workers know their time.
+    given = {"environment": {"VALUE": AWKWARD}, "directory": directory, "time_limit_s": LIMIT_S}
+    pool = programs.pool("ray", tmp_path / "pools" / AWKWARD, AWKWARD, workers=2, cpus=0.5, **given)
+    pools.made.append(pool)
+    assert launcher.alive(pool) == 0
+    launcher.start(pool)
+    first, second = programs.until_up(2)
+    for told in (first, second):
+        assert told["arguments"][:3] == [AWKWARD, "--workers", "1"]
+        assert (told["value"], told["directory"]) == (AWKWARD, str(directory))
+        words = told["arguments"]
+        assert 0.9 * LIMIT_S < float(words[words.index("--time-limit") + 1].removesuffix("s")) <= LIMIT_S
+    logs = Path(launcher.logs(pool))
+    printed = "".join(log.read_text() for log in logs.parent.glob(logs.name))
+    assert {f"worker {told['pid']}" for told in (first, second)} <= {*printed.splitlines()}
+    # What is missing is started, and no more; another process sees it.
+    stubborn = pools.start(workers=1, cpus=0.5, ending="stubborn")
+    programs.kill(first)
+    until(lambda: launcher.alive(pool) == 1, "a worker that has ended is not alive")
+    launcher.start(pool)
+    launcher.start(pool)
+    (deaf,) = (told for told in programs.until_up(4) if "--time-limit" not in told["arguments"])
+    found, other = Pool.load(pool.folder), launcher_named("ray")
+    assert found is not None
+    assert (other.alive(found), other.alive(stubborn)) == (2, 1)
+    # Those that do not save are killed, others have time to; pools are apart.
+    other.stop(stubborn, 0.5)
+    assert (alive(deaf["pid"]), other.alive(stubborn), other.alive(found)) == ([], 0, 2)
+    other.stop(found, 60)
+    assert programs.saved() == ["SIGTERM"] * 3
+    assert launcher.alive(pool) == 0
 
 
 def test_a_command_ends_with_its_actor_and_begins_again_with_the_next(pools: Pools) -> None:
@@ -155,6 +193,7 @@ def test_the_process_keeps_its_own_signal_handler(pools: Pools) -> None:
     ("more", "error", "message"),
     [
         ({"gpus": 1.5}, ConfigurationError, "gpus=1.5 0.5"),
+        ({"options": {"colour of": "red"}}, ConfigurationError, "colour"),
         ({"options": {"address": "nonsense"}}, LauncherFailed, "nonsense"),
         ({"options": {"address": "127.0.0.1:1"}}, LauncherFailed, "127.0.0.1:1"),
         ({"options": {"address": "ray://127.0.0.1:1"}}, LauncherFailed, "ray://HOST:10001"),
