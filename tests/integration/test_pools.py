@@ -215,17 +215,15 @@ def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled)
     [
         ("ray", "RAY_ADDRESS", CLOSED),
         rarely("slurm", "SLURM_CONF", "/none"),  # Slurm seeks its controllers for a minute
-        rarely("kubernetes", "KUBECONFIG", "/none"),
     ],
 )
 def test_an_engine_that_does_not_answer_is_told_and_leaves_no_pool(
     toy: Pooled, monkeypatch: pytest.MonkeyPatch, launcher: str, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    image = ("--launcher-option", "image=x") if launcher == "kubernetes" else ()
     for command in ("run", "up"):
-        printed = toy.call(command, toy.file, "--launcher", launcher, *image, code=1)
-        check_facts(printed, {"ray": CLOSED, "slurm": "squeue", "kubernetes": "kubectl"}[launcher])
+        printed = toy.call(command, toy.file, "--launcher", launcher, code=1)
+        check_facts(printed, {"ray": CLOSED, "slurm": "squeue"}[launcher])
         assert toy.workers == []
     toy.go_on()
     toy.call("run", toy.file, "--workers", 0)
