@@ -26,12 +26,18 @@ from phyla.study.checking import experiments
 from phyla.study.checking.check import checks, steps_of
 from phyla.study.checking.checkpoint_contents import comparable_names, gap, read
 from phyla.study.checking.evidence import function_name
+from quick_checks import quicken
 
-pytestmark = pytest.mark.usefixtures("few_objects")
+pytestmark = pytest.mark.usefixtures("few_objects", "quick")
 
 Train = Callable[[phyla.Trial], None]
 DATA = np.random.default_rng(7).normal(size=(64, 3))
 TARGET = DATA @ np.array([1.0, -2.0, 0.5])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quicken(monkeypatch)
 
 
 def study_of(train: Train | None, home: Path, **settings: Any) -> phyla.Study:
@@ -698,9 +704,9 @@ def test_a_checkpoint_that_names_its_trial_is_state_that_a_process_may_share(tmp
     ("mistake", "count", "named"),
     [
         ("", 4, "complete"),
-        ("", 14, "random"),
-        ("momentum not saved", 23, "resume"),
-        ("old learning rate", 23, "lr"),
+        ("", 8, "random"),
+        ("momentum not saved", 17, "resume"),
+        ("old learning rate", 17, "lr"),
     ],
 )
 def test_a_trial_that_crashes_now_and_then_is_named(tmp_path: Path, mistake: str, count: int, named: str) -> None:

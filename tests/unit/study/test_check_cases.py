@@ -12,8 +12,9 @@ import pytest
 import phyla
 from effort import rarely
 from phyla.study import Checked, check
+from quick_checks import quicken
 
-pytestmark = pytest.mark.usefixtures("few_objects")
+pytestmark = pytest.mark.usefixtures("few_objects", "quick")
 
 X = np.random.default_rng(7).normal(size=(64, 3))
 Y = X @ np.array([1.0, -2.0, 0.5])
@@ -22,6 +23,11 @@ LR = {"lr": phyla.Float(1e-3, 1e-1, log=True)}
 CORRECT: dict[str, tuple[Case, dict[str, Any], int]] = {}
 MISTAKES: dict[str, tuple[Case, dict[str, Any], str]] = {}
 """Functions by name, with their space, and the steps of a trial, or the check that may not say ok."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quicken(monkeypatch)
 
 
 def correct(steps: int = 3, /, **space: Any) -> Callable[[Case], Case]:
