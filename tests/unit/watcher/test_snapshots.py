@@ -4,13 +4,12 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import forked
 import phyla
 from facts import raises
 from foreign import START, scans, torch_zip, trainer
@@ -245,12 +244,8 @@ def test_killed_at_a_failpoint_and_taken_again(point: str, mode: Mode, root: Pat
         f"[found] = get_format('huggingface').scan(root, now={START}, previous={{}})\n"
         "take(root, found, target, sys.argv[3])\n"
     )
-    source = str(Path(failpoints.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(root), str(target), mode],
-        env=settings.child_environment({"PHYLA_FAILPOINT": f"{point}=kill", "PYTHONPATH": source}),
-        check=False,
-    )
+    environment = settings.child_environment({"PHYLA_FAILPOINT": f"{point}=kill"})
+    done = forked.run(["-c", code, root, target, mode], env=environment)
     assert done.returncode == -signal.SIGKILL
     left = [item.name for item in target.iterdir()]
     assert left == [snapshot_name(found)] or all(name.startswith(".tmp-") for name in left)
