@@ -1,10 +1,12 @@
 """The benchmarks of quality, on small budgets: their studies, their statistics, their tables and figures."""
 
+import concurrent.futures
 import json
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,20 @@ import phyla
 from effort import times
 from facts import check_facts, raises
 from phyla.strategies import Strategy
+
+
+class Threads(ThreadPoolExecutor):
+    """Runs in one thread of this process what is given to a pool of processes."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__(1)
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start none: those that run cells are in `test_what_was_found_is_not_run_again_...`."""
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Threads)
+
 
 PROBLEMS = ["fig2", "digits", "cartpole", "ring"]
 SMALL = Budget(members=2, steps_per_trial=5, total_steps=20, grid={"h0": [0.0, 1.0]})
@@ -57,7 +73,9 @@ def test_every_contender_spends_the_same_steps_with_every_option(contender: Cont
         assert 0.75 * SMALL.all_steps <= outcome["spent"] <= SMALL.all_steps
 
 
-def test_what_was_found_is_not_run_again_and_a_line_that_is_cut_off_is(tmp_path: Path) -> None:
+def test_what_was_found_is_not_run_again_and_a_line_that_is_cut_off_is(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     cells = [Cell(problem="fig2", label="PBT", strategy=pbt(SMALL), seed=seed) for seed in range(2)]
     first = run_cells(cells, processes=1, folder=tmp_path)
     path = tmp_path / "fig2.jsonl"
@@ -67,10 +85,12 @@ def test_what_was_found_is_not_run_again_and_a_line_that_is_cut_off_is(tmp_path:
     assert path.read_text() == written
     path.write_text(kept + "\n" + last[:40])
     assert len(finished("fig2", tmp_path)) == 1
+    request.getfixturevalue("no_processes")
     again = run_cells(cells, processes=1, folder=tmp_path)
     assert [without_time(one) for one in again] == [without_time(one) for one in first]
 
 
+@pytest.mark.usefixtures("no_processes")
 def test_a_study_that_fails_is_told_and_the_others_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +203,7 @@ def as_pbt(strategy: Strategy) -> phyla.PBT:
     return strategy
 
 
+@pytest.mark.usefixtures("no_processes")
 def test_schedules_are_trained_again_with_fresh_seeds(tmp_path: Path) -> None:
     strategy = pbt(
         replace(SMALL, total_steps=100), exploit=phyla.Truncation(0.5), explore=phyla.strategies.Resample()
