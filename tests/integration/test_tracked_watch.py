@@ -141,6 +141,7 @@ def test_a_run_of_a_tracker_is_for_one_directory(tmp_path: Path) -> None:
         phyla.watch(tmp_path, phyla.Suite("s", [value]), trackers=["tensorboard#abc"], home=tmp_path / "home")
 
 
+@pytest.mark.xdist_group("evaluations")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow uses what SQLAlchemy 2.1 deprecates
 def test_results_go_to_the_run_of_the_training(
     tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch

@@ -1,9 +1,11 @@
 """Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from phyla.integrations.trackers.mlflow import MLflow
 from phyla.integrations.trackers.tensorboard import TensorBoard
 from phyla.integrations.trackers.wandb import WandB
 from tracked_runs import mlflow_runs, offline_runs
+
+pytestmark = pytest.mark.xdist_group("evaluations")
+"""Importing MLflow and W&B takes seconds, in each process."""
 
 FIRST = [
     Row(member=0, progress=0, at=100.0, values={"params/lr": 0.1, "params/kind": "a"}),
@@ -61,12 +66,24 @@ def test_tensorboard(study: TrackedStudy, tmp_path: Path) -> None:
     }
 
 
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs, to be copied: MLflow takes seconds to make one."""
+    place = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        tracker = MLflow(f"sqlite:///{place}")
+        tracker.open(TrackedStudy(name="another", created_at=1.0, config={}, home=place.parent))
+        tracker.close()
+    return place
+
+
 # MLflow uses what SQLAlchemy 2.1 deprecates.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlflow_prints_no_errors_that_it_raises(
-    study: TrackedStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: TrackedStudy, tmp_path: Path, empty_database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database = tmp_path / "a.db"
+    database = shutil.copy(empty_database, tmp_path)
     tracker = MLflow(f"sqlite:///{database}")
     tracker.open(study)
     with closing(sqlite3.connect(database)) as connection:
@@ -83,10 +100,10 @@ def test_tensorboard_leaves_out_what_it_would_not_show(study: TrackedStudy) -> N
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
+def test_mlflow(study: TrackedStudy, tmp_path: Path, empty_database: Path) -> None:
     from mlflow import MlflowClient
 
-    uri = f"sqlite:///{tmp_path / 'runs.db'}"
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     for rows in (FIRST, SECOND):
         tell(MLflow(uri), study, rows)
     once: dict[str, Any] = {
