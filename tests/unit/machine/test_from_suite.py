@@ -203,7 +203,7 @@ def test_evaluation_is_given_out_before_training() -> None:
 
 @pytest.mark.parametrize("quorum", [0.0, 1.0])
 def test_who_took_over_is_judged_again_only_by_what_it_trained_since(quorum: float) -> None:
-    one = study(rules(FromSuite("s", "x_mean", max_lag=2), size=6, trials=20, quorum=quorum))
+    one = study(rules(FromSuite("s", "x_mean", max_lag=2), size=6, trials=10, quorum=quorum))
     one.run_at_random(4, np.random.default_rng(0), [TRAIN, TRAIN, TRAIN, EVALUATE])
     moved: dict[int, int] = {}
     for trial in sorted(one.trials(), key=lambda row: (row.member, row.generation)):
@@ -402,7 +402,7 @@ def test_minimising_takes_the_lowest() -> None:
 
 def test_serial_studies_repeat() -> None:
     def story() -> list[tuple[object, ...]]:
-        one = study(rules(FromSuite("s", "x_mean", remeasure=1), size=6, trials=10))
+        one = study(rules(FromSuite("s", "x_mean", remeasure=1), size=4, trials=6))
         one.run_serially()
         return [(trial.id, trial.parent, trial.params["h"], trial.fitness) for trial in one.trials()]
 
