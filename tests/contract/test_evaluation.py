@@ -103,7 +103,7 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
         # Anything that makes a state machine will do.
         cast("type[EvaluatesAlike]", alike),
         settings=settings(
-            max_examples=times(*{"memory": (3, 8), "sqlite": (4, 20), "postgres": (2, 8)}[kind]),
+            max_examples=times(*{"memory": (2, 8), "sqlite": (2, 20), "postgres": (1, 8)}[kind]),
             stateful_step_count=30,
             derandomize=True,
             database=None,
