@@ -358,7 +358,7 @@ def command(folder: Path, *words: object, **environment: str) -> "subprocess.Com
     return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=child_environment(environment))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_directory_that_vanishes_while_it_is_used_and_comes_back(
     tmp_path: Path, workers: int, undisturbed: list[tuple[Any, ...]]
 ) -> None:
@@ -397,7 +397,7 @@ def test_a_run_from_another_directory_stops_before_it_decides_anything(tmp_path:
     (tmp_path / "away").rename(here / ".phyla" / "checkpoints" / "mine")
     was = facts(load_study("mine", storage=storage))
 
-    stopped = command(there, "run", "study.py", "--workers", 2, PHYLA_STORAGE=storage)
+    stopped = command(there, "run", "study.py", "--workers", 1, PHYLA_STORAGE=storage)
     assert stopped.returncode == 1
     assert f"not in {there}/.phyla/checkpoints/mine on {os.uname().nodename}" in stopped.stderr
     assert "--checkpoints" in stopped.stderr
@@ -410,7 +410,7 @@ def test_a_run_from_another_directory_stops_before_it_decides_anything(tmp_path:
     assert (examined.returncode, "are not in" in examined.stdout) == (1, True)
 
     place = here / ".phyla" / "checkpoints"
-    done = command(there, "run", "study.py", "--workers", 2, "--checkpoints", place, PHYLA_STORAGE=storage)
+    done = command(there, "run", "study.py", "--workers", 1, "--checkpoints", place, PHYLA_STORAGE=storage)
     assert done.returncode == 0, done.stderr
     assert f"--checkpoints {place}" in done.stdout
     assert "not found" not in done.stdout
