@@ -18,7 +18,7 @@ from facts import check_facts
 from object_store import client
 from phyla.errors import PhylaError
 
-MEMBERS, TRIALS = 4, 6
+MEMBERS, TRIALS = 3, 6
 
 
 def keys(bucket: str) -> set[str]:
@@ -95,7 +95,7 @@ study = phyla.Study(
     name="first",
     space=phyla.Space(lr=phyla.Float(1e-4, 1.0, log=True)),
     objective=phyla.Minimize("loss"),
-    strategy=phyla.PBT(population_size=2, steps_per_trial=10, total_steps=30),
+    strategy=phyla.PBT(population_size=2, steps_per_trial=10, total_steps=20),
     train=train,
     suites=[phyla.Suite("sizes", (size,), objective=phyla.Minimize("size_mean"))],
 )
@@ -147,7 +147,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     assert json.loads((found.checkpoint.path / "x.json").read_text()) ** 2 == found.fitness
     assert found.checkpoint.path.is_relative_to(tmp_path / ".phyla" / "cache")
 
-    cli("replay", "first", "--file", "first.py", "--from", "20", "--workers", 0, *there)
+    cli("replay", "first", "--file", "first.py", "--from", "10", "--workers", 0, *there)
     again = phyla.load_study("first-replay", checkpoints=url).best
     assert again is not None
     assert again.checkpoint.digest == found.checkpoint.digest
