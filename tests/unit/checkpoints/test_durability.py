@@ -5,8 +5,6 @@ that forgets everything that was not flushed.
 """
 
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla.checkpoints
 from forgetful_disk import Call, Change, Keep, Names, restore
 from forgetful_disk import Disk as ForgetfulDisk
@@ -22,7 +21,6 @@ from phyla import settings
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints
 from phyla.checkpoints.disk import Disk
 
-SOURCE = Path(phyla.checkpoints.__file__).parents[2]
 CONTENT = {"weights.bin": b"w" * 5000, "optimizer/state": b"s", "optimizer/deep/moments": b"m" * 77}
 
 
@@ -56,8 +54,8 @@ checkpoints.delete("1.1")
 
 
 def killed_at(name: str, root: Path) -> LocalCheckpoints:
-    environment = settings.child_environment({"PHYLA_FAILPOINT": f"{name}=kill", "PYTHONPATH": str(SOURCE)})
-    done = subprocess.run([sys.executable, "-c", VICTIM, str(root)], env=environment, check=False)
+    environment = settings.child_environment({"PHYLA_FAILPOINT": f"{name}=kill"})
+    done = forked.run(["-c", VICTIM, root], env=environment)
     assert done.returncode == -signal.SIGKILL
     return LocalCheckpoints(root)
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
+import forked
 from facts import raises
 from object_store import client
 from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of
@@ -183,7 +182,7 @@ def killed(self, key, local):
 Objects.get = killed
 mine.use("1.1")
 """
-    ended = subprocess.run([sys.executable, "-c", program], env=child_environment({}), timeout=180, check=False)
+    ended = forked.run(["-c", program], env=child_environment({}))
     assert ended.returncode == -signal.SIGKILL
     left = {path.name for path in (tmp_path / "mine").glob("*/.staging/*")}
     assert left == {"1.1", "7.1"}
