@@ -96,7 +96,7 @@ def test_regressions_are_the_same_in_whatever_order_results_come(tmp_path: Path,
     (tmp_path / "suites.py").write_text(SUITES)
     (tmp_path / "alert.py").write_text(ALERT)
     rng = np.random.default_rng(0)
-    values = [0.5 - 0.2 * (step >= 14) + 0.005 * rng.normal() for step in range(24)]
+    values = [0.5 - 0.2 * (step >= 10) + 0.005 * rng.normal() for step in range(16)]
 
     def regressions(name: str, batches: Sequence[Sequence[int]]) -> tuple[list[Any], list[Any]]:
         training, told = tmp_path / name, tmp_path / f"{name}.jsonl"
@@ -113,11 +113,11 @@ def test_regressions_are_the_same_in_whatever_order_results_come(tmp_path: Path,
         facts = [(event.data["since"], event.data["step"], event.data["p"]) for event in events]
         return facts, [command["since"] for command in commands]
 
-    live = regressions("live", [range(step, step + 4) for step in range(0, 24, 4)])
-    assert [(since, step) for since, step, _ in live[0]] == [(14, 14)]
-    assert live[1] == [14]
-    assert regressions("backlog", [range(24)]) == live
-    assert regressions("late", [range(13, 24), range(13)])[0] == live[0]
+    live = regressions("live", [range(step, step + 4) for step in range(0, 16, 4)])
+    assert [(since, step) for since, step, _ in live[0]] == [(10, 10)]
+    assert live[1] == [10]
+    assert regressions("backlog", [range(16)]) == live
+    assert regressions("late", [range(9, 16), range(9)])[0] == live[0]
 
 
 def test_a_regression_that_earlier_results_explain_is_withdrawn(tmp_path: Path, cli: Phyla) -> None:
