@@ -61,7 +61,7 @@ def test_both_networks_go_through_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_small_study_finds_a_schedule_for_each_learning_rate(tmp_path: Path) -> None:
-    results = ring.make_study(members=4, steps=200, home=tmp_path, storage="memory://").run()
+    results = ring.make_study(members=4, steps=100, home=tmp_path, storage="memory://").run()
     assert results.counts() == {"completed": 4 * 20}
     shown = ring.summary(results)
     assert "of 8 modes" in shown

@@ -166,7 +166,7 @@ def test_a_strategy_that_does_nothing_wrong_passes(change: Any, quorum: float) -
 
 
 def test_a_strategy_may_start_from_old_checkpoints_that_it_keeps() -> None:
-    check_strategy(Keeps(starts_from_the_first, total_steps=40))
+    check_strategy(Keeps(starts_from_the_first, total_steps=20))
 
 
 def never(_evaluation: object) -> None:
