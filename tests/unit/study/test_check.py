@@ -439,7 +439,7 @@ print(json.dumps({{"loss": 1.0}}), file=open(metrics, "a"))
 )
 def test_how_the_output_of_a_command_ends_is_shown(line: str, last: str, change: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(line))
-    arguments = [sys.executable, "train.py", ["{source}"], "{save_to}", "{metrics}"]
+    arguments = [sys.executable, "-S", "train.py", ["{source}"], "{save_to}", "{metrics}"]
     (told,) = (
         one
         for one in check(study_of(phyla.Command(arguments, cwd=tmp_path), tmp_path / "home"), workers=0)
