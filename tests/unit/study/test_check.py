@@ -298,6 +298,36 @@ def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Pat
     check_facts(told["complete"].text, "trial.source.path")
 
 
+@pytest.mark.parametrize("remembers", [False, True])
+def test_times_and_names_in_checkpoints_need_no_process_for_each_experiment(
+    remembers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `workers=1`, but in this process; `test_checking.py` starts others."""
+    run, started, resumed = phyla.Study.run, list[str](), list[int]()
+
+    def run_here(study: phyla.Study, **options: Any) -> object:
+        started.append(study.name)
+        return run(study, **{**options, "workers": 0})
+
+    monkeypatch.setattr(phyla.Study, "run", run_here)
+
+    def train(trial: phyla.Trial) -> None:
+        w = json.loads((trial.source.path / "w.json").read_text())["w"] if trial.source else 1.0
+        if trial.source and remembers:
+            resumed.append(trial.id)
+            w += len(resumed)
+        for _ in trial.steps():
+            w -= trial.params["lr"] * trial.params["momentum"] * w
+        labels = {"trial": trial.id, "member": trial.member, "saved_at": time.time()}
+        (trial.checkpoint_dir / "w.json").write_text(json.dumps({"w": w, **labels}))
+        trial.report(loss=w * w)
+
+    told = {one.kind: one.verdict for one in check(study_of(train, tmp_path / "home"), workers=1)}
+    assert {told[kind] for kind in ("equal", "resume", "random", "parameter")} == {"ok"}
+    # Each is a process.
+    assert (len(started) > 10) == remembers
+
+
 # What cannot be told
 
 
