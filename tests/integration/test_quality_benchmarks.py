@@ -53,7 +53,7 @@ def without_time(outcome: Outcome) -> Outcome:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_study_of_every_problem_repeats_exactly(problem: str) -> None:
     budget: Budget = module_of(problem).QUICK
-    budget = replace(budget, members=2)
+    budget = replace(budget, members=2, total_steps=2 * budget.steps_per_trial)
     cell = Cell(problem=problem, label=BASELINE, strategy=pbt(budget), seed=3)
     outcome = run_cell(cell)
     assert outcome["spent"] == budget.all_steps
