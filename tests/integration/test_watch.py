@@ -1,12 +1,10 @@
 """Watching training jobs with real processes: `phyla watch` and `phyla worker`."""
 
-import contextlib
 import json
 import os
+import select
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -52,7 +50,7 @@ def writes(root: Path, steps: list[int], pause_s: float) -> threading.Thread:
 
 
 def test_a_slow_writer_is_followed_to_its_end(tmp_path: Path) -> None:
-    steps = list(range(0, 80, 10))
+    steps = list(range(0, 60, 10))
     process = start(tmp_path, watch_words(tmp_path))
     writer = writes(tmp_path / "ckpt", steps, 0.3)
     output, _ = process.communicate(timeout=180)
@@ -102,7 +100,7 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     assert not look.running
     assert sum(task.failures for task in look.tasks) == 0
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    run(tmp_path, words)
+    run(tmp_path, watch_words(tmp_path))
     check_whole(tmp_path, steps)
 
 
@@ -149,7 +147,7 @@ def test_workers_join_the_run_with_the_suites_of_their_file(tmp_path: Path) -> N
 
 
 def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
-    steps, go = list(range(0, 60, 10)), tmp_path / "go"
+    steps, go = list(range(0, 40, 10)), tmp_path / "go"
     words = watch_words(tmp_path, workers=1)
     for step in steps[:3]:
         write(tmp_path / "ckpt", step)
@@ -169,7 +167,7 @@ def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
         kill(pid)
     process.communicate()
     go.touch()
-    run(tmp_path, words)
+    run(tmp_path, watch_words(tmp_path))
     writer.join()
     check_whole(tmp_path, steps)
 
@@ -258,7 +256,7 @@ def test_a_thousand_checkpoints_within_a_minute_all_get_a_fate(tmp_path: Path) -
 
 
 def test_several_runs_share_the_workers_and_get_their_turn(tmp_path: Path) -> None:
-    for step in range(8):
+    for step in range(6):
         write(tmp_path / "a", step)
     for step in range(2):
         write(tmp_path / "b", step)
@@ -269,7 +267,7 @@ def test_several_runs_share_the_workers_and_get_their_turn(tmp_path: Path) -> No
     del words[at : at + 2]
     run(tmp_path, words)
     one, other = Look(tmp_path, "a"), Look(tmp_path, "b")
-    assert (one.states()["complete"], other.states()["complete"]) == (8, 2)
+    assert (one.states()["complete"], other.states()["complete"]) == (6, 2)
     ends = sorted((group.ended_at or 0.0, look.run.name) for look in (one, other) for group in look.groups)
     assert {name for _, name in ends[:5]} == {"a", "b"}, "the long one did not keep the short one waiting"
 
@@ -523,18 +521,13 @@ def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
 
     write(tmp_path / "ckpt", 10)
     main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, *map(str, watch_words(tmp_path, "--once"))],
-        cwd=tmp_path,
-        env=environment(TERM="xterm"),
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
+    with os.fdopen(terminal, "w") as stdout:
+        words = watch_words(tmp_path, "--once")
+        process = forked.Forked(words, cwd=tmp_path, env=environment(TERM="xterm"), stdout=stdout)
     shown = b""
-    with contextlib.suppress(OSError):  # at the end
-        while part := os.read(main, 65536):
-            shown += part
+    while process.poll() is None or select.select([main], [], [], 0)[0]:
+        if select.select([main], [], [], 0.1)[0]:
+            shown += os.read(main, 65536)
     os.close(main)
     assert process.wait(180) == 0
     assert b"1 checkpoint seen" in shown
