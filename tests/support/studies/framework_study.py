@@ -10,20 +10,21 @@ import runpy
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import phyla
 from phyla.worker import session_of
 
-KILLED, STOPPED = (1, 1), (2, 1)
+KILLED, STOPPED = (0, 1), (1, 1)
 """Member and generation of the two trials that are disturbed, which have parents."""
 SIGNALS = {KILLED: signal.SIGKILL, STOPPED: signal.SIGTERM}
 REPORT = 2
 """The report at which they are."""
+STEPS = 15
+"""Of a trial: three reports of each example."""
 
 
 def run(example: phyla.Study, home: Path, *, disturbed: bool) -> None:
-    """Run two generations of three members."""
+    """Run two generations of two members."""
 
     def train(trial: phyla.Trial) -> object:
         session, reports = session_of(trial), itertools.count(1)
@@ -37,17 +38,16 @@ def run(example: phyla.Study, home: Path, *, disturbed: bool) -> None:
         assert example.train is not None
         return example.train(trial)
 
-    strategy: Any = example.rules.strategy
     phyla.Study(
         example.name,
         example.rules.space,
         example.rules.objective,
         phyla.PBT(
-            population_size=3,
-            steps_per_trial=strategy.steps_per_trial,
-            total_steps=2 * strategy.steps_per_trial,
+            population_size=2,
+            steps_per_trial=STEPS,
+            total_steps=2 * STEPS,
             quorum=1.0,
-            exploit=phyla.Truncation(0.4),
+            exploit=phyla.Truncation(0.5),
         ),
         train,
         setup=example.declared.setup,
