@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CORRECT = [EXAMPLES / "gan/ring.py", EXAMPLES / "digits/digits.py", *sorted(EXAMPLES.glob("frameworks/*.py"))]
-SLOW = ("digits_jax", "text_huggingface")
+SLOW = ("digits_jax", "digits_lightning", "text_huggingface")
 """Checked before a release; that their trials go on where others ended is tested on each change, too."""
 
 FILE = """\
