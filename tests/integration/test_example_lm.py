@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import forked
 from effort import thorough
 from phyla import plugins, study_modules
 from phyla.evaluation import Metric, Suite, TaskResult
@@ -20,21 +20,30 @@ from phyla.records import Checkpoint, CheckpointKind, EvalJob
 from phyla.worker import Evaluation
 from phyla.worker.evaluating.evaluation import checkpoint_of
 
-pytestmark = pytest.mark.xdist_group("lm")
-"""Its studies are made once, not by each process of tests."""
+pytestmark = pytest.mark.xdist_group("frameworks")
+"""Its run is made once, not by each process of tests."""
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "continuous_eval"
-EVERY = 50
+EVERY = 60
+SMALL = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import train
+
+train.LENGTH = 16
+del sys.argv[1]
+train.main()
+"""
+"""The training job with shorter windows: a step takes a quarter of the time."""
 SPOILED = ("tests", "docstrings") + (("held-out",) if thorough() else ())
 """Tasks with so many groups that a fall after five checkpoints is sure."""
 
 
 def train(out: Path, *options: str, steps: int) -> str:
     """Run the training job; return what it printed."""
-    command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(out), "--every", str(EVERY)]
-    done = subprocess.run(
-        [*command, "--steps", str(steps), *options], capture_output=True, text=True, timeout=200, check=False
-    )
+    words = ["--out", out, "--every", EVERY, "--steps", steps, *options]
+    done = forked.run(["-c", SMALL, EXAMPLE, *words], frameworks=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
