@@ -162,6 +162,7 @@ def test_a_mistake_is_found_and_no_other(mistake: str, tmp_path: Path) -> None:
     assert re.search(text, told[name]), told
 
 
+@pytest.mark.thorough  # above: the same with random numbers
 def test_a_mistake_is_found_without_random_numbers(tmp_path: Path) -> None:
     told = failures(make("start_step ignored", random=False), tmp_path / "home")
     assert "resume" in told
@@ -644,7 +645,7 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     assert "e.json: step" not in comparable_names(known, known)
 
 
-@pytest.mark.parametrize("layout", ["state in the log", "state beside the log", "arrays beside the log"])
+@pytest.mark.parametrize("layout", ["state in the log", "state beside the log", rarely("arrays beside the log")])
 def test_a_log_of_the_trials_in_a_checkpoint_is_no_state_of_training(tmp_path: Path, layout: str) -> None:
     def train(trial: phyla.Trial) -> None:
         state: Any = {"x": 10.0, "log": []}
@@ -713,7 +714,7 @@ def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
     assert next(checks(module.study, workers=0)).verdict == "FAIL"
 
 
-@pytest.mark.parametrize("place", ["value", "in a list", "beside an array"])
+@pytest.mark.parametrize("place", ["value", "in a list", rarely("beside an array")])
 def test_a_checkpoint_that_names_its_trial_is_state_that_a_process_may_share(tmp_path: Path, place: str) -> None:
     def train(trial: phyla.Trial) -> None:
         x = json.loads((trial.source.path / "x.json").read_text())["x"] if trial.source else 10.0
