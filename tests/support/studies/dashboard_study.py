@@ -1,7 +1,7 @@
 """A study for the dashboard: small, evaluated, with a metric that tries to be HTML, and trials that fail.
 
 While the home has a file `broken`, the second trial of the last member fails. Run as a program, with the home, the
-name, and the number of trials of each member.
+name, and the number of workers.
 """
 
 import json
@@ -14,13 +14,14 @@ import phyla
 MARKUP = "<script>alert(1)</script>"
 STEPS = 5
 MEMBERS = 4
+TRIALS = 3
 
 
 def train(trial: phyla.Trial) -> None:
     """Climb a hill, once the file `most` in the home allows as many trials of a member."""
     home = Path(trial.working_dir).parents[2]
     while (home / "most").exists() and trial.start_step >= STEPS * int((home / "most").read_text() or 0):
-        time.sleep(0.01)
+        time.sleep(0.05)
     skill = json.loads((trial.source.path / "skill.json").read_text()) if trial.source else 0.0
     print(f"trial {trial.id} began with skill {skill:.3f} {MARKUP}", flush=True)
     if trial.member == MEMBERS - 1 and trial.start_step == STEPS and (home / "broken").exists():
@@ -44,7 +45,7 @@ def moody(evaluation: phyla.Evaluation) -> None:
     evaluation.record(mood=0.5)
 
 
-def study(home: Path, name: str, trials: int) -> phyla.Study:
+def study(home: Path, name: str) -> phyla.Study:
     """Return the study."""
     return phyla.Study(
         name=name,
@@ -53,7 +54,7 @@ def study(home: Path, name: str, trials: int) -> phyla.Study:
         strategy=phyla.PBT(
             population_size=MEMBERS,
             steps_per_trial=STEPS,
-            total_steps=STEPS * trials,
+            total_steps=STEPS * TRIALS,
             exploit=phyla.Truncation(0.25),
         ),
         train=train,
@@ -64,4 +65,4 @@ def study(home: Path, name: str, trials: int) -> phyla.Study:
 
 
 if __name__ == "__main__":
-    study(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])).run(workers=1)
+    study(Path(sys.argv[1]), sys.argv[2]).run(workers=int(sys.argv[3]))
