@@ -10,7 +10,7 @@ from report_study import simulated
 
 
 def test_the_report_draws_its_figures_offline(tmp_path: Path) -> None:
-    sections = [*study_sections(simulated())]
+    sections = [*study_sections(simulated(members=4, generations=8))]
     page = Page(study="digits", title="digits", sections=[Later(one.name) for one in sections])
     path = write_pages(tmp_path / "report.html", [page], sections, 0.0)
     with sync_playwright() as playwright:
