@@ -21,11 +21,10 @@ from effort import thorough
 from facts import check_facts
 from phyla.errors import StateError, StoreBusy, StoreUnavailable
 from phyla.records import Role, StudyState, Token
-from phyla.service import make_app
 from phyla.service.tokens import create
 from phyla.store import Store, open_store
 from phyla.store.remote import read_address
-from serving import Service, phyla, served
+from serving import Service, app_of, interface, phyla, served
 from waiting import until
 
 PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
@@ -185,7 +184,7 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
 def test_no_page_in_a_browser_changes_anything(http: httpx.Client, store: Store) -> None:
     http.post("/studies", json=TABLE)
     # What a page may send to another site without asking that site first.
-    for path, methods in make_app(store).openapi()["paths"].items():
+    for path, methods in interface()["paths"].items():
         # One only says which version this is.
         if "post" in methods and path != "/v1/service":
             where = path.removeprefix("/v1").format(study=1, name="quadratic", trial=1)
@@ -270,7 +269,7 @@ def test_a_request_that_a_stop_interrupts_is_answered(
         return ()
 
     async def interrupted() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(store))
+        transport = httpx.ASGITransport(app_of(store))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             asked = asyncio.create_task(client.get("/v1/studies"))
             assert await asyncio.to_thread(began.wait, 60)
@@ -384,7 +383,7 @@ def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
     create(store, "someone", Role.WORKER)
     with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
         assert client.get("/v1/openapi.json").status_code == 401
-        for path, methods in make_app(store).openapi()["paths"].items():
+        for path, methods in interface()["paths"].items():
             for method in methods:
                 answer = client.request(method, path.format(study=1, name="a", trial=1), json={})
                 closed = path not in ("/health", "/ready")
@@ -508,7 +507,7 @@ def test_no_request_is_a_server_error(tmp_path: Path) -> None:
     # What deletes the study would leave the others nothing to look at.
     settings = tmp_path / "schemathesis.toml"
     settings.write_text('[parameters]\nstudy = 1\nname = "quadratic"\ntrial = 1\n')
-    paths = make_app(open_store("memory://")).openapi()["paths"]
+    paths = interface()["paths"]
     tested = sum(len(methods) for path, methods in paths.items() if "delet" not in path)
     with Service("--home", str(tmp_path / "home")) as service:
         httpx.post(f"{service.url}/v1/studies", json=TABLE, trust_env=False).raise_for_status()

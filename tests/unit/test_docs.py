@@ -27,6 +27,7 @@ from phyla.cli.app import app
 from phyla.machine import TrainRules, bound
 from phyla.machine.jobs import TRANSITIONS
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
+from serving import interface
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -361,22 +362,16 @@ def test_what_is_said_of_other_tools_has_a_link_or_a_test() -> None:
 
 
 def test_every_route_for_programs_of_users_is_documented() -> None:
-    from phyla.service import make_app
-    from phyla.store import open_store
-
     page = (DOCS / "reference/http.md").read_text()
     rows = re.findall(r"^\| `([A-Z]+) (\S*)` \|", page, re.MULTILINE)
-    paths = make_app(open_store("memory://")).openapi()["paths"]
+    paths = interface()["paths"]
     ours = {path: one for path, one in paths.items() if not path.startswith(("/v1/calls/", "/v1/read/"))}
     wanted = {(method.upper(), path.removeprefix("/v1/studies")) for path, one in ours.items() for method in one}
     assert set(rows) == wanted
 
 
 def test_every_field_of_the_black_box_routes_is_described() -> None:
-    from phyla.service import make_app
-    from phyla.store import open_store
-
-    document = make_app(open_store("memory://")).openapi()
+    document = interface()
     routes = [
         one for path, each in document["paths"].items() if path.startswith("/v1/studies") for one in each.values()
     ]

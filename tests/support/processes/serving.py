@@ -7,21 +7,48 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 import uvicorn
+from fastapi import FastAPI
+from pydantic import TypeAdapter
 
 import forked
 from phyla.service import make_app
-from phyla.store import Store
+from phyla.store import Store, open_store
+
+
+_adapters: dict[tuple[Any, str], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any, config: Any = None) -> TypeAdapter[Any]:
+    """Return what checks values of an annotated type: that of an earlier application, if there was one."""
+    key = kind.__origin__, repr((kind.__metadata__, config))
+    if key not in _adapters:
+        _adapters[key] = TypeAdapter(kind, config=config)
+    return _adapters[key]
+
+
+def app_of(store: Store, **how: Any) -> FastAPI:
+    """Make the application of a service; most of the time that this takes is FastAPI's for the types of its routes."""
+    with mock.patch("fastapi._compat.v2.TypeAdapter", _adapter):
+        return make_app(store, **how)
+
+
+@cache
+def interface() -> dict[str, Any]:
+    """Return what a service says of its routes."""
+    return app_of(open_store("memory://")).openapi()
 
 
 @contextmanager
 def served(store: Store, **how: Any) -> Iterator[str]:
     """Serve a store from a thread; yield the address."""
     # Its own configuration of logging closes what other libraries in this process write to.
-    config = uvicorn.Config(make_app(store, **how), port=0, log_config=None)
+    config = uvicorn.Config(app_of(store, **how), port=0, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
