@@ -20,7 +20,6 @@ import forked
 from phyla.service import make_app
 from phyla.store import Store, open_store
 
-
 _adapters: dict[tuple[Any, str], TypeAdapter[Any]] = {}
 
 
@@ -33,7 +32,7 @@ def _adapter(kind: Any, config: Any = None) -> TypeAdapter[Any]:
 
 
 def app_of(store: Store, **how: Any) -> FastAPI:
-    """Make the application of a service; most of the time that this takes is FastAPI's for the types of its routes."""
+    """Make the application of a service; most of the time of the first goes into the types of its routes."""
     with mock.patch("fastapi._compat.v2.TypeAdapter", _adapter):
         return make_app(store, **how)
 
@@ -45,10 +44,10 @@ def interface() -> dict[str, Any]:
 
 
 @contextmanager
-def served(store: Store, **how: Any) -> Iterator[str]:
-    """Serve a store from a thread; yield the address."""
+def served(store: Store, port: int = 0, **how: Any) -> Iterator[str]:
+    """Serve a store from a thread, on a free port unless one is given; yield the address."""
     # Its own configuration of logging closes what other libraries in this process write to.
-    config = uvicorn.Config(app_of(store, **how), port=0, log_config=None)
+    config = uvicorn.Config(app_of(store, **how), port=port, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
