@@ -3,6 +3,7 @@
 As a program, it writes the files of `tests/transcripts`: all of them, or those that it is given by name.
 """
 
+import atexit
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +28,10 @@ FOLDER = forked.TESTS / "transcripts"
 FILES = FOLDER / "files"
 """What is in the directory of each scenario at the start."""
 QUIET = " > /dev/null"
+PREPARED = f"phyla run small.py --workers 0{QUIET}"
+"""How half of the scenarios begin: all but the first with a copy of what it left."""
+NO_COPY = re.compile(r"^phyla (?:delete|doctor|gc)\b", re.MULTILINE)
+"""Commands that delete no files of a store that is a copy."""
 PLACEHOLDERS = {
     rf"\b{re.escape(socket.gethostname())}\b": "HOST",
     r"\b(\d+\.\d+)\.c?[0-9a-f]{11,12}\b": r"\1.DIGEST",
@@ -50,11 +56,22 @@ PROGRESS = re.compile(r"^[\d,]+ of [\d,?]+ trials\b.*\n", re.MULTILINE)
 
 def transcript(scenario: str) -> str:
     """Play a scenario in a new directory; return its commands, what they printed, and exit statuses but 0."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name).resolve() / "project"
-        shutil.copytree(FILES, folder)
-        with Terminal(folder) as terminal:
+    home = _places() / "me"
+    folder = home / "project"
+    shutil.copytree(FILES, folder)
+    try:
+        with Terminal(folder, copies=not NO_COPY.search(scenario)) as terminal:
             return "\n".join(terminal.enter(line) for line in scenario.strip().splitlines())
+    finally:
+        shutil.rmtree(home)
+
+
+@cache
+def _places() -> Path:
+    """Return a directory for all scenarios: what one of them prepares for others has paths."""
+    made = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made).resolve()
 
 
 class Terminal:
@@ -63,8 +80,8 @@ class Terminal:
     A command of phyla that ends with `&` runs beside those that follow, until `kill -INT %1`, which is Ctrl-C.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, copies: bool) -> None:
+        self._folder, self._copies = folder, copies
         self._beside: forked.Forked | None = None
         unknown = {name: "" for name in os.environ if name.startswith("PHYLA_")}
         self._environment = child_environment(
@@ -83,9 +100,22 @@ class Terminal:
         """Run a line; return it, and what is seen of it."""
         if line.startswith("#"):
             return f"{line}\n"
-        status, printed = self._run(line.removesuffix(QUIET))
+        status, printed = (
+            self._prepare() if line == PREPARED and self._copies else self._run(line.removesuffix(QUIET))
+        )
         shown = "" if line.endswith(QUIET) else normalized(printed, self._folder)
         return f"$ {line}\n{shown}" + (f"[exit status {status}]\n" if status else "")
+
+    def _prepare(self) -> tuple[int, str]:
+        """Leave what `PREPARED` does."""
+        kept = _places() / "prepared"
+        if kept.exists():
+            shutil.copytree(kept, self._folder, dirs_exist_ok=True)
+            return 0, ""
+        status, printed = self._run(PREPARED.removesuffix(QUIET))
+        if status == 0:
+            shutil.copytree(self._folder, kept)
+        return status, printed
 
     def _run(self, line: str) -> tuple[int, str]:
         match shlex.split(line):
