@@ -121,7 +121,17 @@ NAMED = re.compile(r"# (\w+\.py)\n")
 
 
 ALSO_ELSEWHERE = {
-    *("compare-and-replay", "jax", "lightning", "noisy-scores", "ray-tune", "recipes", "replay", "trackers"),
+    *(
+        "compare-and-replay",
+        "figures",
+        "jax",
+        "lightning",
+        "noisy-scores",
+        "ray-tune",
+        "recipes",
+        "replay",
+        "trackers",
+    ),
 }
 """Pages whose subjects have tests of their own."""
 
@@ -135,8 +145,13 @@ def programs(*, frameworks: bool) -> list[Any]:
 
 
 def shortened(program: str) -> str:
-    """Return a program whose members train for 100 steps instead of hundreds, which shows as well that it runs."""
-    return re.sub(r"total_steps=\d{3}\b", "total_steps=100", program)
+    """Return a program that does less, which shows as well that it runs.
+
+    Members train for 100 steps instead of hundreds, in one worker process instead of two; one run is predicted.
+    """
+    for more, less in ((r"total_steps=\d{3}\b", "total_steps=100"), (r"run\(workers=2\)", "run(workers=1)")):
+        program = re.sub(more, less, program)
+    return program.replace("runs=5)", "runs=1)")
 
 
 def write_named(folder: Path) -> None:
@@ -157,9 +172,14 @@ def write_program(page: Path, folder: Path) -> None:
 
 def run_program(page: Path, folder: Path, **how: Any) -> None:
     write_program(page, folder)
+    run_forked(STRICT, folder, **how)
+
+
+def run_forked(code: str, folder: Path, **how: Any) -> str:
     env = {**environment(folder), **forked.SMALL_MODELS}
-    done = forked.run(["-c", STRICT], cwd=folder, env=env, timeout=280, **how)
+    done = forked.run(["-c", code], cwd=folder, env=env, timeout=280, **how)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", programs(frameworks=False), ids=lambda page: page.stem)
@@ -215,10 +235,11 @@ def test_the_observer_for_rl_games_trains_a_study(tmp_path: Path) -> None:
     assert run_python("-c", count, cwd=tmp_path) == "{'completed': 8}\n"
 
 
+@pytest.mark.xdist_group("frameworks")
 def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
     write_program(DOCS / "tutorial.md", tmp_path)
     load = "from phyla.study import load_studies as load; print(*(one.name for name in {} for one in load(name)))"
-    found = run_python("-c", load.format(["study.py", "baseline.py"]), cwd=tmp_path).split()
+    found = run_forked(load.format(["study.py", "baseline.py"]), tmp_path, frameworks=True).split()
     command = re.search(r"^\$ phyla compare (.+)$", (DOCS / "tutorial.md").read_text(), re.MULTILINE)
     assert command is not None
     assert found == command[1].split()
@@ -234,9 +255,8 @@ def test_every_strategy_and_rule_has_its_page() -> None:
 
 def test_the_first_study_of_the_readme_runs(tmp_path: Path) -> None:
     (program,) = FENCED.findall(README)
-    (tmp_path / "first.py").write_text(shortened(program))
-    output = run_python("first.py", cwd=tmp_path)
-    assert "from step" in output
+    (tmp_path / "page.py").write_text(shortened(program).replace("total_steps=100", "total_steps=30"))
+    assert "from step" in run_forked(STRICT, tmp_path)
 
 
 def test_every_public_name_is_in_the_documentation() -> None:
