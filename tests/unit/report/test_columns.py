@@ -68,7 +68,7 @@ def test_equal_hyperparameters_are_one_object_and_those_that_only_compare_equal_
 
 
 def test_a_long_study_takes_little_memory() -> None:
-    (first, *_), count = records_of(large(1, 1)), 20_000
+    (first, *_), count = records_of(large(1, 1)), 4_000
 
     def trials() -> Iterator[TrialRecord]:
         for key in range(1, count + 1):

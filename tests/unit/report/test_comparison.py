@@ -38,6 +38,8 @@ from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.significance import difference_interval
 from report_study import simulated
 
+pytestmark = pytest.mark.xdist_group("figures")  # Plotly and SciPy are imported in one process
+
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 A = [0.5, 0.7, 0.9, 0.6, 0.8]
 B = [0.4, 0.5, 0.6, 0.45, 0.55]

@@ -17,6 +17,8 @@ from phyla.report import EVALUATION_FIGURES, EvaluationData, style
 from phyla.report.columns import waits_of
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 
+pytestmark = pytest.mark.xdist_group("figures")  # Plotly and SciPy are imported in one process
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> EvaluationData:

@@ -39,6 +39,8 @@ from phyla.report.figures.selection import selection_figure
 from phyla.report.figures.timeline import LOST, timeline_figure
 from report_study import START, columns, completed, empty, large, records_of, simulated, winner_path
 
+pytestmark = pytest.mark.xdist_group("figures")  # Plotly and SciPy are imported in one process
+
 Draw = Callable[[StudyData], Any]
 ALL = [draw for name, draw in STUDY_FIGURES.items() if name != "front"]
 NAN = {"fitness": math.nan, "order": -math.inf}
@@ -402,13 +404,11 @@ def test_labels_show_markup_as_it_was_written(study: StudyData) -> None:
         assert "<b>acc" not in str(draw(data).to_json())
 
 
-@pytest.mark.xdist_group("figures")
 @pytest.mark.parametrize("draw", ALL)
 def test_a_thousand_members_stay_light(big: dict[Draw, Any], draw: Draw) -> None:
     assert len(big[draw].to_json()) < 300_000
 
 
-@pytest.mark.xdist_group("figures")
 def test_notes_count_what_a_large_figure_omits(many: StudyData, big: dict[Draw, Any]) -> None:
     tree = big[phylogeny_figure]
     check_facts(notes(tree), f"{LINES} of", f"{len(trace(tree, 'trials').x):,} of 20,000 trials")

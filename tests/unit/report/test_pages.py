@@ -20,6 +20,8 @@ from phyla.study.results.pages.study import study_page
 from phyla.study.results.pages.trials import ROWS, trials_page
 from report_study import empty, large, simulated
 
+pytestmark = pytest.mark.xdist_group("figures")  # Plotly and SciPy are imported in one process
+
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 GOLDEN = Path(__file__).parent / "golden.html"
 MOST_BYTES = 1_500_000

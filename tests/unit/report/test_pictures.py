@@ -24,6 +24,8 @@ from phyla.study.results.pages.studies import studies_page
 from phyla.study.results.pages.study import study_page
 from report_study import completed, simulated
 
+pytestmark = pytest.mark.xdist_group("figures")  # Plotly and SciPy are imported in one process
+
 MARKUP = "<script>alert('x')</script> & \"b\""
 AIM = Aim.of(Maximize("score"))
 PARAMETERS = (
