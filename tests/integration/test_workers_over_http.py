@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,8 @@ def test_a_service_that_is_killed_and_started_again(tmp_path: Path, suites: bool
     assert not [attempt for attempt in results.attempts() if attempt.error], "no trial was repeated"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# Below: Ctrl-C while the service is away.
+@pytest.mark.parametrize("number", [rarely(signal.SIGINT), signal.SIGTERM])
 def test_a_run_whose_service_is_silent_ends_when_it_is_told_to(tmp_path: Path, number: int) -> None:
     with Service("--home", str(tmp_path / "service")) as service:
         running = start(tmp_path / "home", storage=service.url, workers=1, sleep_s=0.5, trials=99, grace_s=2.0)
@@ -82,10 +82,10 @@ lr = {{ low = 0.1, high = 1.0 }}
 [pbt]
 population_size = 4
 steps_per_trial = 10
-total_steps = 60
+total_steps = 30
 """
 TRAIN = """
-[ -e fast ] || sleep 1
+while [ "$2" -gt 10 ] && [ ! -e "${0%/*}/go-on" ]; do sleep 0.1; done
 echo "$1" > "$3/weights"
 echo "{\\"step\\": $2, \\"loss\\": $1}" >> "$4"
 """
@@ -102,22 +102,26 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     def completed() -> int:
         return load_any("moved", storage).counts().get("completed", 0)
 
-    while not (home / "phyla.db").exists() or not [s for s in names(storage) if s == "moved"] or not completed():
-        assert here.poll() is None
-        time.sleep(0.05)
+    until(
+        lambda: (home / "phyla.db").exists() and "moved" in names(storage) and completed() > 0,
+        "a trial",
+        process=here,
+    )
     with Service("--home", str(home)) as service:
         places = ("--home", tmp_path / "other", "--server", service.url, "--checkpoints", home / "checkpoints")
         there = Forked([*command, *places, "worker", file, "--workers", 1])
-        while len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) < 2:
-            assert there.poll() is None
-            time.sleep(0.05)
+        until(
+            lambda: len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) > 1,
+            "another worker",
+            process=there,
+        )
         here.send_signal(signal.SIGTERM)
         assert here.wait(ENDS_S) == 75
-        (tmp_path / "fast").touch()
+        (tmp_path / "go-on").touch()
         assert there.wait(ENDS_S) == 0
     results = load_any("moved", storage)
     assert results.state is StudyState.COMPLETED
-    assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 240
+    assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 120
 
 
 @pytest.mark.thorough  # test_preemption.py; above: a service
@@ -136,7 +140,7 @@ def test_a_run_that_is_preempted_leaves_the_study_to_other_machines(tmp_path: Pa
         first.send_signal(signal.SIGTERM)
         assert first.wait(ENDS_S) == 75
         assert load_any("moved", storage).state is StudyState.RUNNING
-        (tmp_path / "fast").touch()
+        (tmp_path / "go-on").touch()
         assert Forked(command).wait(ENDS_S) == 0
     assert load_any("moved", storage).state is StudyState.COMPLETED
 
