@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import published_figure
 import published_page
 from comparing import RESULTS
 from contenders import BASELINE
@@ -207,7 +208,7 @@ def figures(folder: Path) -> dict[str, str]:
         drawn["ranks.svg"] = ranks(title, document["ranks"], document["critical_difference"])
     published = folder / "published.json"
     if published.exists():
-        drawn[published_page.FIGURE] = published_page.figure(json.loads(published.read_text()))
+        drawn[published_page.FIGURE] = published_figure.figure(json.loads(published.read_text()))
     drawn["luck.svg"] = luck_figure(record(QUADRATIC, 1.0, FIRST_SEED))
     drawn["quorum.svg"] = quorum_figure(QUORUM.read_text())
     return drawn

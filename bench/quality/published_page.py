@@ -5,15 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drawing import COLORS, Line, draw, svg
-from matplotlib.figure import Figure
 from tables import markdown_table, number, p_value
 
 TITLE = "Published results, scaled down"
 FIGURE = "published.svg"
 RANDOM = "random, constant"
-POINTS = 40
-"""Of a curve in the figure."""
 TEXT = """Figures of three papers, on tasks that train for seconds: does the shape show? {seeds} seeds. Values are
 those of the best score so far, medians over seeds; *p* is against the first row, at the end (Wilcoxon, paired by
 seed, two-sided, adjusted by Holm). The papers train far larger models, so only order and shape can be compared.
@@ -150,54 +146,3 @@ def crossings(name: str, found: dict[str, Any]) -> list[str]:
         step = crossing(found, label)
         lines += [] if label == RANDOM else [[label, "never" if step is None else f"from step {step}"]]
     return ["Behind random search for good:", markdown_table(["", "behind"], lines)]
-
-
-def figure(document: dict[str, Any]) -> str:
-    """Return six small panels."""
-    found = document["experiments"]
-    drawing = Figure(figsize=(10.5, 6.6), layout="constrained")
-    toy, policy, game, sizes, longer, rates = drawing.subplots(2, 3).flat
-    _draw_traces(toy, found["toy"]["traces"])
-    for axes, name, title in (
-        (policy, "policy", "A policy: expected reward"),
-        (game, "game", "Two players: log10 of the squared distance"),
-        (sizes, "sizes", "Letters: loss"),
-        (longer, "longer", "Long runs on the noisy quadratic: loss"),
-    ):
-        draw(axes, [_line(label, curve) for label, curve in found[name]["curves"].items()])
-        axes.set_title(title, fontsize=10)
-        axes.legend(fontsize=6)
-    longer.set(xscale="log", yscale="log")
-    longer.tick_params(axis="x", which="minor", labelbottom=False)
-    sizes.set(ylim=(0.05, 0.3))
-    followed = [("policy", "lr"), ("policy", "entropy"), ("game", "descent"), ("game", "ascent")]
-    paths = {f"{name}: {rate}": found[name]["schedules"]["PBT"][rate] for name, rate in followed}
-    draw(rates, [_relative(label, path) for label, path in paths.items()])
-    rates.set(yscale="log", xlabel="share of the training")
-    for axes in (policy, game, sizes, longer):
-        axes.set_xlabel("steps of all members" if axes is sizes else "steps of a member")
-    rates.set_title("Rates that PBT found, relative to the first", fontsize=10)
-    rates.legend(fontsize=6)
-    return svg(drawing)
-
-
-def _line(label: str, curve: dict[str, Sequence[float]]) -> Line:
-    """Return a curve with few of its points, the last among them."""
-    step = -(-len(curve["steps"]) // POINTS)
-    x, y, low, high = (curve[name][::-1][::step][::-1] for name in ("steps", "median", "low", "high"))
-    return Line(label=label, x=x, y=y, low=low, high=high)
-
-
-def _relative(label: str, path: Sequence[float]) -> Line:
-    x = [place / (len(path) - 1) for place in range(len(path))]
-    return Line(label=label, x=x, y=[value / path[0] for value in path], step=True)
-
-
-def _draw_traces(axes: Any, traces: dict[str, Any]) -> None:
-    """Draw the weights of both members of the first seed."""
-    for color, (label, steps) in zip(COLORS, traces.items(), strict=False):
-        for member in range(2):
-            x, y = ([weights[member][axis] for weights in steps] for axis in range(2))
-            draw(axes, [Line(label="" if member else label, x=x, y=y, color=color)])
-    axes.set_title("Toy of figure 2: weights of two members", fontsize=10)
-    axes.legend(fontsize=6)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import forked
@@ -49,12 +48,14 @@ def test_a_study_file_is_imported_once_per_worker(tmp_path: Path) -> None:
 
 
 def test_results_need_no_training_code(tmp_path: Path) -> None:
+    from pandas import DatetimeTZDtype  # takes a second, in each process that collects tests
+
     run(tmp_path, members=4, trials=6)
     results = phyla.load_study("toy", home=tmp_path)
     frame = results.dataframe()
     assert len(frame) == 24
     assert set(frame["member"]) == {0, 1, 2, 3}
-    assert isinstance(frame["ended_at"].dtype, pd.DatetimeTZDtype)
+    assert isinstance(frame["ended_at"].dtype, DatetimeTZDtype)
     best = results.best
     assert best is not None
     assert best.fitness == frame["fitness"].max() == frame["metrics.score"].max()

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 import phyla
 from facts import raises
@@ -110,6 +108,10 @@ def test_a_directory_that_matches_is_the_source_if_no_file_does(tmp_path: Path) 
 
 
 def parsed(override: str) -> tuple[str, Any]:
+    # Only the processes that run these tests import it.
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
     found = OverridesParser.create().parse_override(override)
     return found.key_or_group, OmegaConf.create({"a": found.value()}).a
 
