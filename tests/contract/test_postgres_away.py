@@ -364,15 +364,15 @@ def test_a_run_survives_any_number_of_cuts_once_it_trains(postgres_url: str, tmp
         (trial.checkpoint_dir / "w").write_text(f"{before}{trial.id} ")
         trial.report(score=trial.params["lr"])
 
-    strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4)
+    strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3)
     space = {"lr": phyla.Float(0.1, 1.0)}
     study = phyla.Study("s", space, phyla.Maximize("score"), strategy, train, home=tmp_path, storage=postgres_url)
     results = study.run()
-    assert (results.state, results.counts(), results.findings()) == (StudyState.COMPLETED, {"completed": 12}, [])
+    assert (results.state, results.counts(), results.findings()) == (StudyState.COMPLETED, {"completed": 6}, [])
     best = results.best
     assert best is not None
     assert best.checkpoint.path.is_dir()
-    assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED] * 12
+    assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED] * 6
 
 
 def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
@@ -383,7 +383,7 @@ def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Pa
 
     written = tmp_path / "written"
     written.mkdir()
-    for step in range(8):
+    for step in range(5):
         (written / f"step-{step}.bin").write_bytes(bytes(step + 1))
         os.utime(written / f"step-{step}.bin", (1e9 + step, 1e9 + step))
     suite = phyla.Suite("all", [size], objective=phyla.Maximize("size_mean"))
@@ -393,9 +393,9 @@ def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Pa
     watched = phyla.watch(
         written, suite, format="quiet", following=once, home=home, storage=postgres_url, on_change=told.append
     )
-    assert [change.kind for change in told].count("seen") == 8
-    assert [change.kind for change in told].count("complete") == 8
-    assert (watched.checkpoints, watched.counts, watched.missing) == (8, {"complete": 8}, [])
+    assert [change.kind for change in told].count("seen") == 5
+    assert [change.kind for change in told].count("complete") == 5
+    assert (watched.checkpoints, watched.counts, watched.missing) == (5, {"complete": 5}, [])
 
 
 def test_what_training_deletes_while_the_server_is_away_is_evaluated(

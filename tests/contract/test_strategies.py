@@ -24,14 +24,14 @@ STRATEGIES: dict[str, Strategy] = {
     "backtrack, quorum": PBT(
         population_size=5,
         steps_per_trial=2,
-        total_steps=16,
+        total_steps=10,
         exploit=Backtrack(quantile=0.5, pool=0.4),
         quorum=0.8,
     ),
     "pb2": PBT(
         population_size=5,
         steps_per_trial=2,
-        total_steps=16,
+        total_steps=10,
         exploit=Truncation(0.4),
         explore=PB2(),
         min_scores=2,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -182,10 +183,20 @@ def completion(
     )
 
 
+@cache
+def _names_of_fields(kind: type) -> list[str] | None:
+    """Return the names of the fields of a dataclass; None of another class."""
+    return [found.name for found in fields(kind)] if is_dataclass(kind) else None
+
+
 def plain(value: Any) -> Any:
     """Return a value in which equal means the same: nan equals nan, 1 is not 1.0, tuples are lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {found.name: plain(getattr(value, found.name)) for found in fields(value)}
+    kind: Any = type(value)
+    if kind is str or kind is int or value is None:
+        return value
+    names = _names_of_fields(kind)
+    if names is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, float):
         # SQLite forgets the sign of zero.
         return repr(float(value) + 0.0)
