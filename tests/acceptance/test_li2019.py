@@ -12,8 +12,9 @@ from phyla.controller import Controller
 from phyla.records import TrialRecord
 from phyla.store import Store, open_store
 
-CALLS = 2 * 20 + 1
-"""Claim and complete each of 4 x 5 trials, and be told that the study ended."""
+TRIALS = 4 * 3
+CALLS = 2 * TRIALS + 1
+"""Claim and complete each of the trials, and be told that the study ended."""
 
 
 def suggestions(rows: dict[int, TrialRecord]) -> list[tuple[object, ...]]:
@@ -73,7 +74,7 @@ def test_controllers_killed_between_any_two_calls_suggest_the_same(tmp_path: Pat
     undisturbed = serial(alone, strategy)
     alone.close()
     assert killed == undisturbed
-    assert len(killed) == 20
+    assert len(killed) == TRIALS
     assert any(jump for _, _, _, jump, *_ in killed)
 
 

@@ -5,6 +5,7 @@ scores 0.7 to 1.3). Few seeds are run here, so tolerances are generous.
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,10 @@ def outcomes(quorum: float, members: int, workers: int, **how: Any) -> Outcome:
     return mean([study(quorum, members, workers, seed, **how) for seed in range(seeds)])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
-@pytest.mark.parametrize("quorum", [0.5, 0.8, 1.0])
+@pytest.mark.parametrize(
+    ("quorum", "workers"),
+    [case if case in {(0.8, 2), (1.0, 8)} else rarely(*case) for case in product((0.5, 0.8, 1.0), (1, 2, 8))],
+)
 def test_weights_never_grow_older_than_total_steps(quorum: float, workers: int) -> None:
     found = study(quorum, 8, workers, 0, task=by_age, total=SHORT)
     assert (found.score, found.age, found.oldest) == (SHORT, SHORT, SHORT)
@@ -56,12 +59,12 @@ def test_the_quality_of_a_barrier_at_nearly_the_speed_without(members: int, scor
 
 
 def test_a_slow_worker_costs_little_where_a_barrier_waits_for_it() -> None:
-    quorum, barrier = (study(share, 8, 8, 0, slow=4, total=TOTAL // 2) for share in (0.8, 1.0))
-    assert quorum.time < 150
-    assert barrier.time > 350
+    quorum, barrier = (study(share, 8, 8, 0, slow=4, total=TOTAL // 4) for share in (0.8, 1.0))
+    assert quorum.time < 75
+    assert barrier.time > 175
 
 
-@pytest.mark.parametrize("members", [4, 8, rarely(16)])
+@pytest.mark.parametrize("members", [4, rarely(8), rarely(16)])
 def test_a_worker_that_is_stuck_for_good_holds_up_only_its_own_member(members: int) -> None:
     found = study(0.8, members, members, 0, stuck=True, total=SHORT)
     free = study(0.8, members, members, 0, total=SHORT)
@@ -80,6 +83,7 @@ def test_training_that_overshoots_is_not_waited_for() -> None:
     assert found.time == pytest.approx(269.0, rel=0.06)
 
 
+@pytest.mark.thorough  # unit/machine/test_budget.py: the contract of every strategy
 def test_a_quorum_of_1_gives_the_same_study_with_any_number_of_workers() -> None:
     def decisions(workers: int) -> list[tuple[object, ...]]:
         strategy = PBT(population_size=8, steps_per_trial=4, total_steps=60, exploit=Truncation(0.25), quorum=1.0)
@@ -107,7 +111,7 @@ def test_a_quorum_of_1_gives_the_same_study_with_any_number_of_workers() -> None
 STEPS, OVER = 3, 2
 
 
-@settings(max_examples=times(8, 20), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(4, 20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     members=st.integers(1, 6),
@@ -197,7 +201,7 @@ def _overshot(simulation: Simulation, trial: TrialRecord, more: int) -> Completi
     return replace(done, reached_step=reached, checkpoint=replace(done.checkpoint, step=reached))
 
 
-@settings(max_examples=times(10, 25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(5, 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     members=st.integers(1, 5),

@@ -8,13 +8,13 @@ from from_suite import BASELINE, TUNING_SEED, VARIANTS, run
 from effort import times
 
 SUITE = "suite, same examples, remeasure=1"
-SEEDS = range(TUNING_SEED, TUNING_SEED + times(2, 3))
+SEEDS = range(TUNING_SEED, TUNING_SEED + times(1, 3))
 
 
 def test_a_suite_selects_better_than_the_loss_of_the_last_batch(tmp_path: Path) -> None:
     variants = {variant.name: variant for variant in VARIANTS}
     outcomes = {
-        name: [run(variants[name], seed, tmp_path / f"{index}-{seed}", trials=12) for seed in SEEDS]
+        name: [run(variants[name], seed, tmp_path / f"{index}-{seed}", members=4, trials=12) for seed in SEEDS]
         for index, name in enumerate((BASELINE, SUITE))
     }
     steps = {outcome.steps for each in outcomes.values() for outcome in each}

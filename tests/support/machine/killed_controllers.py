@@ -19,7 +19,7 @@ from phyla.space import Choice, Float, Int, Space
 from phyla.store import Store, open_store
 from phyla.strategies import PBT, BinaryTournament, InitiatorPBT, Strategy
 
-SIZES: dict[str, Any] = {"population_size": 4, "steps_per_trial": 5, "total_steps": 25}
+SIZES: dict[str, Any] = {"population_size": 4, "steps_per_trial": 5, "total_steps": 15}
 STRATEGIES: dict[str, Strategy] = {
     "initiators": InitiatorPBT(**SIZES),
     "initiators, without gate": InitiatorPBT(**SIZES, gate=False),
@@ -74,10 +74,21 @@ def call(url: str, study: int, strategy: str, held: int | None) -> dict[str, obj
     return {"held": claimed[0].trial.id if claimed else None, "ended": isinstance(rest, Ended)}
 
 
+def compile_statements(strategy: str) -> None:
+    """Run a study here, so that no process that is killed has to compile SQL."""
+    store = open_store("memory://")
+    study = store.create_study("compiled", {}, 1, STRATEGIES[strategy].population_size).id
+    controller = Controller(store, study, rules(strategy))
+    while claimed := controller.claim("worker")[0]:
+        controller.complete([completion(claimed[0].trial)])
+    trials(store, study)
+
+
 def main(url: str, strategy: str, file: Path) -> None:
     store = open_store(url)
     study = store.create_study("killed", {}, 1, STRATEGIES[strategy].population_size).id
     store.close()
+    compile_statements(strategy)
     held, killed = None, 0
     while True:
         process = os.fork()
