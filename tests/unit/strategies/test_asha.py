@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import times
+from effort import rarely, times
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
@@ -102,7 +102,7 @@ def made(members: int, total: int, least: int, factor: int, quorum: float = 0.0)
     quorum=st.sampled_from([0.0, 0.8, 1.0]),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=times(25, 100))
+@settings(max_examples=times(12, 100))
 def test_every_study_ends_and_every_rung_holds_what_it_should(
     members: int,
     total: int,
@@ -137,7 +137,7 @@ def test_every_study_ends_and_every_rung_holds_what_it_should(
     quorum=st.sampled_from([0.0, 1.0]),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=times(25, 200))
+@settings(max_examples=times(12, 200))
 def test_the_best_of_those_that_have_come_are_promoted_and_no_other(
     members: int, factor: int, workers: int, few: int, objective: Objective, quorum: float, seed: int
 ) -> None:
@@ -332,7 +332,7 @@ def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> N
         (1, 18, 2, 3, "1 at step 2, 0 at step 6", 9, 18),
         (1, 2, 1, 2, "1 at step 1, 0 at step 2", 2, 2),
         (26, 2700, 100, 3, "26 at step 100, 8 at step 300, 2 at step 900, 0 at step 2700", 27, 300),
-        (30, 40, 1, 5, "30 at step 1, 6 at step 5, 1 at step 25, 0 at step 40", 125, 2),
+        rarely(30, 40, 1, 5, "30 at step 1, 6 at step 5, 1 at step 25, 0 at step 40", 125, 2),
     ],
 )
 def test_members_that_are_too_few_for_the_last_rung_are_refused(

@@ -74,7 +74,7 @@ def total(measured: Mapping[int, Sequence[object]]) -> int:
 
 
 @given(final=FINALS, fewer=st.integers(0, 11))
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(20, 400))
 def test_rounds_halve_the_candidates_and_spend_all_measurements(final: Final, fewer: int) -> None:
     candidates = max(1, final.candidates - fewer)
     rounds = final.rounds(candidates)
@@ -87,7 +87,7 @@ def test_rounds_halve_the_candidates_and_spend_all_measurements(final: Final, fe
 
 
 @given(final=FINALS, seed=SEEDS, rate=st.sampled_from((0.0, 0.0, 0.05, 0.5)), data=st.data())
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(20, 400))
 def test_the_number_and_the_speed_of_workers_do_not_matter(
     final: Final, seed: int, rate: float, data: st.DataObject
 ) -> None:
@@ -103,7 +103,7 @@ def test_the_number_and_the_speed_of_workers_do_not_matter(
 
 
 @given(final=FINALS, seed=SEEDS, choose=st.sampled_from((first, last)))
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(20, 400))
 def test_all_candidates_are_measured_and_the_budget_is_spent(
     final: Final, seed: int, choose: Callable[[int], int]
 ) -> None:
@@ -118,7 +118,7 @@ def test_all_candidates_are_measured_and_the_budget_is_spent(
 
 
 @given(final=FINALS, seed=SEEDS)
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(20, 400))
 def test_the_last_round_changes_nothing_about_who_wins(final: Final, seed: int) -> None:
     candidates = range(final.candidates)
     due, _ = hold(final, candidates, noisy(seed))
@@ -133,7 +133,7 @@ def test_the_last_round_changes_nothing_about_who_wins(final: Final, seed: int) 
 
 @given(final=FINALS, seed=SEEDS, rate=st.sampled_from((0.02, 0.1, 0.5, 1.0)))
 @example(final=Final(candidates=2, measurements=32), seed=0, rate=0.0)
-@settings(max_examples=times(40, 400))
+@settings(max_examples=times(20, 400))
 def test_candidates_without_a_finite_score_drop_out(final: Final, seed: int, rate: float) -> None:
     candidates, measure = range(final.candidates), failing(seed, rate)
     due, measured = hold(final, candidates, measure)

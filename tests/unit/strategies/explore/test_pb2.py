@@ -208,7 +208,7 @@ def test_it_follows_an_optimum_that_moves_better_than_chance() -> None:
     space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
     chosen: list[float] = []
     drawn: list[float] = []
-    for seed in range(8):
+    for seed in range(4):
         listed = chains(Maximize("Q"), moving, space=space, members=8, generations=20, seed=seed)
         for values, into in ((ask(listed, seed, space).params, chosen), (space.sample(RNG(seed)), drawn)):
             into.append(math.hypot(values["x"] - 0.8, values["y"] - 0.8))  # type: ignore[operator]
@@ -300,7 +300,7 @@ def test_bounds_log_scales_integers_choices_and_constraints_are_respected() -> N
 
     listed = chains(Maximize("Q"), gain, space=space, generations=12)
     used, kinds = 0, set()
-    for seed in range(25):
+    for seed in range(12):
         source = listed.scored_trial(1 + RNG(seed).integers(len(listed.trials)).item())
         explored = PB2(resample=0.5).propose(source, listed, context(seed, space=space, history=listed))
         assert explored is not None
@@ -308,7 +308,7 @@ def test_bounds_log_scales_integers_choices_and_constraints_are_respected() -> N
         assert {n for n in explored.params if explored.params[n] != source.params.get(n)} <= set(explored.changes)
         used += "kappa" in str(explored.facts["model"])
         kinds.add((source.params["kind"], explored.params["kind"]))
-    assert used > 12
+    assert used > 6
     assert len(kinds) == 4
     kept = PB2(resample=0.0).propose(newest(listed), listed, context(space=space, history=listed))
     assert kept is not None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import phyla
+from effort import times
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.records import Member, MemberState
@@ -48,7 +49,7 @@ def ended(rule: Plateau, course: Callable[[int], float], noise: float, seed: int
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0, 10.0])
 def test_equal_scores_end_a_study_however_noisy_they_are(noise: float) -> None:
     """The best so far goes on to rise by luck; it does not keep the study alive."""
-    rounds = [ended(Plateau(steps=20 * STEPS), lambda at: 1.0, noise, seed) for seed in range(20)]
+    rounds = [ended(Plateau(steps=20 * STEPS), lambda at: 1.0, noise, seed) for seed in range(times(10, 20))]
     assert min(rounds) >= 20  # never before as many steps as were asked for
     assert np.median(rounds) <= 25
     assert max(rounds) <= 60
@@ -57,13 +58,15 @@ def test_equal_scores_end_a_study_however_noisy_they_are(noise: float) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.5])
 def test_a_study_that_improves_goes_on_however_lucky_a_score_was(noise: float) -> None:
     lucky = Plateau(steps=20 * STEPS)
-    rounds = [ended(lucky, lambda at: 0.05 * at + 3.0 * (at == 25), noise, seed) for seed in range(10)]
-    assert rounds == [200] * 10
+    rounds = [ended(lucky, lambda at: 0.05 * at + 3.0 * (at == 25), noise, seed) for seed in range(times(3, 10))]
+    assert rounds == [200] * len(rounds)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_it_ends_soon_after_the_improvement(noise: float) -> None:
-    rounds = [ended(Plateau(steps=20 * STEPS), lambda at: min(at, 60) / 60, noise, seed) for seed in range(10)]
+    rounds = [
+        ended(Plateau(steps=20 * STEPS), lambda at: min(at, 60) / 60, noise, seed) for seed in range(times(3, 10))
+    ]
     assert min(rounds) >= 60
     assert max(rounds) <= 120
 
