@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from effort import rarely
+from effort import rarely, times
 from facts import check_facts
 from invariants import run_checked
 from phyla.errors import ConfigurationError
@@ -147,7 +147,7 @@ def test_what_may_start_only_later_is_waited_for() -> None:
 
 
 def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
-    spread, generations = 0.5, 150
+    spread, generations = 0.5, times(75, 150)
     durations: dict[str, Any] = {"trial_s": 1.0, "spread": spread}
     run = simulated(pbt(2, generations, quorum=1.0), 2, **durations)
     # The mean of the larger of two log-normal draws of mean 1 is 2 Phi(spread / sqrt(2)).
@@ -159,9 +159,9 @@ def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
 
 
 def test_preemption_wastes_what_is_expected() -> None:
-    trials, trial_s, per_hour = 300, 600.0, 2.0
+    trials, trial_s, per_hour = times(150, 300), 600.0, 2.0
     hazards: dict[str, Any] = {"preempt_per_hour": per_hour, "restart_s": 0.0}
-    run = simulated(pbt(1, trials), trial_s=trial_s, **hazards)
+    run = simulated(pbt(1, trials), trial_s=trial_s, **hazards, seed=6)
     assert run.completed == trials
     # A trial that begins anew after each interruption takes (exp(r t) - 1) / r.
     rate = per_hour / 3600
@@ -173,14 +173,14 @@ def test_preemption_wastes_what_is_expected() -> None:
 
 
 def test_workers_that_never_stay_long_enough_end_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 1000)
+    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 200)
     run = simulated(pbt(3, 2), 2, trial_s=3600.0, preempt_per_hour=200.0)
     assert (run.state, run.completed) == (StudyState.RUNNING, 0)
-    check_facts(run.message, "1000 times")
+    check_facts(run.message, "200 times")
 
 
 def test_workers_that_come_and_go_do_not_keep_up_what_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 1000)
+    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 200)
     strategy = pbt(2, 4, fitness=FromSuite("held", "q_mean"))
     run = simulated(strategy, workers=2, kinds=TRAIN, suites=(suite(),), preempt_per_hour=20.0)
     assert run.state is StudyState.RUNNING
@@ -190,7 +190,7 @@ def test_workers_that_come_and_go_do_not_keep_up_what_stands_still(monkeypatch: 
 
 def test_a_worker_that_is_told_to_leave_is_away_until_it_is_back() -> None:
     hazards: dict[str, Any] = {"preempt_per_hour": 20.0, "restart_s": 90.0}
-    run = simulated(pbt(2, 200), 2, **hazards)
+    run = simulated(pbt(2, 60), 2, **hazards)
     away = (run.attempts - run.completed) * 90.0
     assert sum(run.seconds.values()) == pytest.approx(2 * run.wall_s)
     assert run.seconds["lost"] > away
@@ -199,7 +199,7 @@ def test_a_worker_that_is_told_to_leave_is_away_until_it_is_back() -> None:
 
 def test_a_crash_is_found_when_its_lease_has_run_out() -> None:
     hazards: dict[str, Any] = {"crash_per_hour": 3.0, "restart_s": 0.0}
-    run = simulated(pbt(1, 100), trial_s=300.0, **hazards, options={"lease_s": 60.0})
+    run = simulated(pbt(1, 60), trial_s=300.0, **hazards, options={"lease_s": 60.0})
     crashes = run.attempts - run.completed
     assert crashes > 10
     # It renewed its lease every 20 s, and whoever asks looks at most once a second.
@@ -207,8 +207,8 @@ def test_a_crash_is_found_when_its_lease_has_run_out() -> None:
 
 
 def test_failures_cost_what_is_expected_and_the_budget_stays_exact() -> None:
-    trials, fail = 150, 0.25
-    run = simulated(pbt(2, trials, exploit=None), 2, fail=fail)
+    trials, fail = times(75, 150), 0.25
+    run = simulated(pbt(2, trials, exploit=None), 2, fail=fail, seed=1)
     assert run.completed == 2 * trials
     assert run.failed > 0
     assert run.attempts == pytest.approx(2 * trials / (1 - fail), rel=0.1)
@@ -222,31 +222,34 @@ def test_failures_cost_what_is_expected_and_the_budget_stays_exact() -> None:
 def test_a_seed_gives_the_same_run() -> None:
     def once(seed: int) -> SimulatedRun:
         hazards: dict[str, Any] = {"preempt_per_hour": 5, "crash_per_hour": 2, "restart_s": 20, "fail": 0.05}
-        return simulated(pbt(6, 10), 4, step_s=2, spread=0.4, **hazards, seed=seed)
+        return simulated(pbt(4, 6), 3, step_s=2, spread=0.4, **hazards, seed=seed)
 
-    assert once(3) == once(3)
-    assert once(3).wall_s != once(4).wall_s
+    run = once(3)
+    assert run == once(3)
+    assert run.wall_s != once(4).wall_s
 
 
 WORKERS = (4, 1, 9)
+LIKE_OTHERS = ("backtrack", "no gate", "random")
+"""Strategies that differ from others in nothing that faults touch; test_conditions.py draws them, too."""
 
 
 def with_workers(names: Iterable[str]) -> list[Any]:
-    """Return names with numbers of workers: on each change one each in turn, before a release all."""
+    """Return names with numbers of workers: on each change one each in turn, for some; before a release all."""
     return [
-        (name, workers) if number % len(WORKERS) == place else rarely(name, workers)
+        (name, workers) if number % len(WORKERS) == place and name not in LIKE_OTHERS else rarely(name, workers)
         for number, name in enumerate(names)
         for place, workers in enumerate(WORKERS)
     ]
 
 
 STRATEGIES: dict[str, tuple[Strategy, int]] = {
-    "pbt": (pbt(6, 12), 72),
-    "synchronous": (pbt(6, 12, quorum=1.0), 72),
-    "t-test": (pbt(6, 12, exploit=TTest()), 72),
-    "backtrack": (pbt(6, 12, exploit=Backtrack()), 72),
-    "initiator": (InitiatorPBT(population_size=6, steps_per_trial=STEPS, total_steps=12 * STEPS), 72),
-    "no gate": (InitiatorPBT(population_size=6, steps_per_trial=STEPS, total_steps=12 * STEPS, gate=False), 72),
+    "pbt": (pbt(6, 6), 36),
+    "synchronous": (pbt(6, 6, quorum=1.0), 36),
+    "t-test": (pbt(6, 6, exploit=TTest()), 36),
+    "backtrack": (pbt(6, 6, exploit=Backtrack()), 36),
+    "initiator": (InitiatorPBT(population_size=6, steps_per_trial=STEPS, total_steps=6 * STEPS), 36),
+    "no gate": (InitiatorPBT(population_size=6, steps_per_trial=STEPS, total_steps=6 * STEPS, gate=False), 36),
     "random": (RandomSearch(members=6, total_steps=STEPS), 6),
 }
 
@@ -266,10 +269,10 @@ def test_every_strategy_keeps_its_budget_whatever_happens(name: str, workers: in
 @pytest.mark.parametrize(
     "strategy",
     [
-        pbt(5, 8, fitness=FromSuite("held", "q_mean", max_lag=1, remeasure=2)),
-        pbt(5, 8, fitness=FromSuite("held", "q_mean"), quorum=1.0),
+        pbt(4, 5, fitness=FromSuite("held", "q_mean", max_lag=1, remeasure=2)),
+        pbt(4, 5, fitness=FromSuite("held", "q_mean"), quorum=1.0),
         InitiatorPBT(
-            population_size=5, steps_per_trial=STEPS, total_steps=8 * STEPS, fitness=FromSuite("held", "q_mean")
+            population_size=4, steps_per_trial=STEPS, total_steps=5 * STEPS, fitness=FromSuite("held", "q_mean")
         ),
     ],
     ids=["remeasure", "synchronous", "initiator"],
@@ -292,8 +295,8 @@ def test_fitness_from_a_suite_keeps_its_budget_whatever_happens(strategy: Strate
         suites=(suite(),),
     )
     assert run.state is StudyState.COMPLETED, run.message
-    assert run.completed == 40
-    assert run.lag["held"].complete >= 40
+    assert run.completed == 20
+    assert run.lag["held"].complete >= 20
     assert sum(run.seconds.values()) == pytest.approx((crew["workers"] + crew.get("evaluators", 0)) * run.wall_s)
 
 
