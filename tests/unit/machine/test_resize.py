@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phyla
-from effort import times
+from effort import rarely, times
 from facts import check_facts, raises
 from phyla.controller import Controller, StudyChanges
 from phyla.errors import ConfigurationError, LeaseLost
@@ -139,7 +139,7 @@ def check(resized: Resized, *, active: int) -> None:
     assert max(Counter((row.member, row.generation) for row in completed).values()) == 1
 
 
-@settings(max_examples=times(20, 80))
+@settings(max_examples=times(8, 80))
 @given(
     which=st.integers(0, len(strategies(1)) - 1),
     start=st.integers(1, 6),
@@ -163,7 +163,7 @@ def test_the_budget_is_exact_whenever_it_is_resized(
     check(resized, active=resized.size)
 
 
-@pytest.mark.parametrize("which", range(len(strategies(1))))
+@pytest.mark.parametrize("which", [0, 1, 2, rarely(3), rarely(4), 5, rarely(6)])
 def test_new_members_stand_where_the_others_are_and_explore(which: int) -> None:
     resized = Resized(strategies(4)[which])
     rng = np.random.default_rng(0)
