@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_there_are_few_public_names() -> None:
     assert len(phyla.__all__) <= NAMES
 
 
+def defined(tree: ast.AST) -> Iterator[Defined]:
+    """Yield functions and classes, wherever they are; an expression has none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            if isinstance(node, Defined):
+                yield node
+            yield from defined(node)
+
+
 @pytest.fixture(scope="module")
 def definitions() -> list[tuple[str, Defined, bool]]:
     """Functions and classes, each with its file, and whether it is at the top of the file."""
@@ -37,8 +47,7 @@ def definitions() -> list[tuple[str, Defined, bool]]:
             (str(file.relative_to(source)), node, node in tree.body)
             for file in source.rglob("*.py")
             for tree in [ast.parse(file.read_text())]
-            for node in ast.walk(tree)
-            if isinstance(node, Defined)
+            for node in defined(tree)
         ]
 
 
