@@ -12,6 +12,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from effort import rarely
 from facts import check_facts
 from phyla.settings import child_environment
 from phyla.terminal import console, table, visible
@@ -55,7 +56,7 @@ def test_errors_of_training_are_written_out(failed: Path, cli: Phyla) -> None:
     assert r"\u001b]0;pwned" in cli("status", "s", "--json"), "JSON is as it was"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])  # without workers: above
 def test_the_live_display_and_the_tail_of_a_log_command_nothing(failed: Path, workers: int) -> None:
     main, terminal = pty.openpty()
     process = subprocess.Popen(

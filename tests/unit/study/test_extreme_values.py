@@ -104,7 +104,7 @@ def test_a_run_takes_an_extreme_number_or_says_why_not(tmp_path: Path, name: str
         trial.report(score=1.0)
 
     for number, value in enumerate(EXTREME):
-        strategy = phyla.PBT(population_size=1, **LENGTHS)
+        strategy = phyla.PBT(population_size=1, steps_per_trial=4, total_steps=4)
         study = phyla.Study(f"s{number}", SPACE, phyla.Maximize("score"), strategy, train, home=tmp_path)
         told = name
         try:

@@ -79,7 +79,7 @@ def ran(home: Path, *tasks: EvalTask) -> tuple[phyla.Results, list[dict[str, flo
     """Run a study, and return it with the metrics of the trials whose checkpoints were evaluated again."""
     fitness = phyla.FromSuite("held", "r_mean", max_lag=0, remeasure=AGAIN)
     strategy = phyla.PBT(
-        population_size=3, steps_per_trial=1, total_steps=4, exploit=phyla.Truncation(0.34), fitness=fitness
+        population_size=3, steps_per_trial=1, total_steps=3, exploit=phyla.Truncation(0.34), fitness=fitness
     )
     space = {"lr": phyla.Float(0.1, 1.0)}
     suites = [Suite("held", tasks, objective=phyla.Maximize("r_mean"))]

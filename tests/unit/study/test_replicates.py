@@ -31,7 +31,7 @@ def study(
         name,
         {"lr": phyla.Float(0.1, 1.0)},
         options.pop("objective", phyla.Maximize("score")),
-        phyla.PBT(population_size=members, steps_per_trial=2, total_steps=8),
+        phyla.PBT(population_size=members, steps_per_trial=2, total_steps=4),
         train,
         home=home,
         **options,
@@ -81,7 +81,7 @@ def test_what_was_interrupted_goes_on_and_ends_as_if_it_had_not_been(tmp_path: P
 
     def interrupted(trial: phyla.Trial) -> None:
         calls.append(trial.id)
-        if len(calls) == 12:
+        if len(calls) == 6:
             raise KeyboardInterrupt
         train(trial)
 
@@ -93,7 +93,7 @@ def test_what_was_interrupted_goes_on_and_ends_as_if_it_had_not_been(tmp_path: P
     assert [[trial.fitness for trial in one.trials()] for one in resumed] == [
         [trial.fitness for trial in one.trials()] for one in straight
     ]
-    assert len(calls) == 3 * 8 + 1
+    assert len(calls) == 3 * 4 + 1
 
 
 def test_more_replicates_can_be_added(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_more_replicates_can_be_added(tmp_path: Path) -> None:
     before = phyla.load_study("s-r0", home=tmp_path).trials()
     results = phyla.run_replicates(study(tmp_path), 2)
     assert results[0].trials() == before
-    assert len(results[1].trials()) == 8
+    assert len(results[1].trials()) == 4
 
 
 def test_a_series_that_a_person_stopped_starts_no_further_replicate(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_replicates_of_one_name_are_taken_together(tmp_path: Path) -> None:
     assert isinstance(comparison, phyla.report.StudyComparison)
     assert {group.name: len(group.studies) for group in comparison.groups} == {"a": 3, "b": 3, "c": 1}
     assert [test.paired for test in comparison.tests] == [True, False, False]
-    assert comparison.groups[0].curves[0].last == 16
-    assert comparison.groups[0].time.timed == 3 * 8
+    assert comparison.groups[0].curves[0].last == 8
+    assert comparison.groups[0].time.timed == 3 * 4
     # What is named twice counts once, and results serve as well as names.
     results = phyla.load_study("a-r1", home=tmp_path)
     same = phyla.compare([results, "a", "a-r2", "b"], home=tmp_path)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phyla
+from effort import times as counts
 from evaluation_simulation import EvaluatedStudy, suite_of
 from facts import raises
 from phyla.errors import UsageError
@@ -41,7 +42,7 @@ def simulated(rules: TrainRules = RULES, seed: int = 0) -> Simulation:
     return driver
 
 
-@settings(max_examples=25)
+@settings(max_examples=counts(8, 25))
 @given(st.integers(0, 2**20), st.sampled_from([0.0, 0.2, 0.5]))
 def test_the_story_of_every_trial_is_whole_and_in_order(seed: int, failure_rate: float) -> None:
     driver = simulated(seed=seed)

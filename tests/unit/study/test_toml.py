@@ -324,7 +324,7 @@ def test_no_value_anywhere_raises_anything_else_and_the_schema_refuses_no_more(f
     whole, accepts = tomllib.loads(ALL), jsonschema.Draft7Validator(json.loads(json.dumps(schema()))).is_valid
     outcomes = set()
     for place, path in enumerate(places(whole)):
-        for value in JUNK if thorough() else JUNK[place % 2 :: 2]:
+        for value in JUNK if thorough() else JUNK[place % 4 :: 4]:
             raw = copy.deepcopy(whole)
             functools.reduce(operator.getitem, path[:-1], raw)[path[-1]] = value
             text = "\n".join(f"{key} = {toml(item)}" for key, item in raw.items())
