@@ -28,7 +28,9 @@ PRINTED = "a report with: phyla "
 
 def output(words: list[bytes], cwd: Path) -> bytes:
     environment = child_environment({"PYTHONIOENCODING": "utf-8:strict"})
-    done = forked.run(["-m", "phyla.cli", *map(os.fsdecode, words)], cwd=cwd, env=environment, check=True)
+    done = forked.run(
+        ["-m", "phyla.cli", *map(os.fsdecode, words)], cwd=cwd, env=environment, check=True, spares=1
+    )
     return os.fsencode(done.stdout)
 
 

@@ -26,6 +26,7 @@ from phyla.cli.app import run_app
 from phyla.cli.options import user_name
 from phyla.settings import child_environment
 from phyla.store import open_store
+from streams import closed, on_terminal, written_to
 from waiting import until
 
 SOURCE = Path(phyla.__file__).parents[1]
@@ -125,28 +126,31 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
     assert "\x1b" not in output
 
 
-@pytest.mark.parametrize("full", [rarely(False), True])
-def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -> None:
+def test_a_run_goes_on_when_its_lines_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    words = ["-m", "phyla.cli", "run", "small.py", "--workers", "1"]
+    full = written_to("/dev/full", 1)
+    done = forked.run(words, cwd=tmp_path, env=environment(), first=full, spares=1, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    (study,) = list_studies(tmp_path / ".phyla")
+    assert study.state == "completed"
+
+
+@pytest.mark.thorough  # above: lines that cannot be written
+def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(STUDY_FILE)
     (tmp_path / "hold").touch()
     words = [sys.executable, "-m", "phyla.cli", "run", "small.py", "--workers", "1"]
-    with open("/dev/full" if full else os.devnull, "wb") as output:
-        process = subprocess.Popen(
-            words,
-            cwd=tmp_path,
-            env=environment(),
-            stdout=output if full else subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    if process.stdout is not None:
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
-    (tmp_path / "hold").unlink()
-    assert process.stderr is not None
-    told = process.stderr.read()
-    assert process.wait(TIMEOUT_S) == 0, told
-    process.stderr.close()
+        (tmp_path / "hold").unlink()
+        told = process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 0, told
     (study,) = list_studies(tmp_path / ".phyla")
     assert study.state == "completed"
 
@@ -180,14 +184,19 @@ def without_output(folder: Path, closed: str, *words: object) -> int:
     return subprocess.run(shell, cwd=folder, env=environment(), timeout=TIMEOUT_S, check=False).returncode
 
 
-@pytest.mark.parametrize("closed", [rarely(">&-"), rarely("2>&-"), ">&- 2>&-"])
-def test_commands_and_scripts_need_no_output(tmp_path: Path, closed: str) -> None:
+@pytest.mark.parametrize("streams", [rarely(">&-"), rarely("2>&-"), ">&- 2>&-"])
+def test_commands_and_scripts_need_no_output(tmp_path: Path, streams: str) -> None:
     (tmp_path / "small.py").write_text(STUDY_FILE)
-    assert without_output(tmp_path, closed, "-m", "phyla.cli", "run", "small.py", "--workers", 0) == 0
+    assert without_output(tmp_path, streams, "-m", "phyla.cli", "run", "small.py", "--workers", 0) == 0
+    missing = [int(one[:-3] or 1) for one in streams.split()]
+
+    def without(*words: object) -> int:
+        done = forked.run(words, cwd=tmp_path, env=environment(), first=closed(*missing), timeout=TIMEOUT_S)
+        return done.returncode
+
     for words in (["export", "small"], ["status", "small", "--watch"]):
-        assert without_output(tmp_path, closed, "-m", "phyla.cli", *words) == 0
-    script = "import small; small.study.run(workers=0)"
-    assert without_output(tmp_path, closed, "-c", f"import sys; sys.path.insert(0, ''); {script}") == 0
+        assert without("-m", "phyla.cli", *words) == 0
+    assert without("-c", "import small; small.study.run(workers=0)") == 0
     (study,) = list_studies(tmp_path / ".phyla")
     assert study.state == "completed"
 
@@ -563,6 +572,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
 
 def test_version_and_no_arguments(cli: Phyla) -> None:
     assert cli("--version") == f"phyla {phyla.__version__}\n"
+    overview = cli("--help")
     for name in (
         "run",
         "status",
@@ -575,7 +585,7 @@ def test_version_and_no_arguments(cli: Phyla) -> None:
         "change",
         "doctor",
     ):
-        assert name in cli("--help")
+        assert name in overview
         assert cli(name, "--help")
 
 
@@ -595,7 +605,9 @@ def held(tmp_path: Path) -> "Iterator[tuple[Path, Path]]":
 def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyla) -> None:
     folder, hold = held
     at = ("--home", folder / ".phyla")
-    running = Forked(["-m", "phyla.cli", "run", "small.py", "--workers", 1], cwd=folder, env=environment())
+    running = Forked(
+        ["-m", "phyla.cli", "run", "small.py", "--workers", 1], cwd=folder, env=environment(), spares=1
+    )
     try:
         until((folder / ".phyla" / "phyla.db").exists, "store")
 
@@ -627,30 +639,19 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16
 
 
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Makes standard input the terminal that Ctrl-C speaks through, then becomes the command."""
-
-
 class Terminal:
     """A command on a terminal of its own."""
 
     def __init__(self, folder: Path, *words: object) -> None:
         self.output = ""
-        self._terminal, inside = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", TAKE_TERMINAL, sys.executable, "-m", "phyla.cli", *map(str, words)],
+        self._terminal, self._inside = pty.openpty()
+        self._process = Forked(
+            ["-m", "phyla.cli", *words],
             cwd=folder,
             env=environment() | {"TERM": "xterm", "LINES": "40"},
-            stdin=inside,
-            stdout=inside,
-            stderr=inside,
+            first=on_terminal(os.ttyname(self._inside), 0, 1, 2),
+            spares=1,
         )
-        os.close(inside)
 
     def read(self) -> bool:
         """Read what there is; return False at the end."""
@@ -658,6 +659,8 @@ class Terminal:
             chunk = os.read(self._terminal, 65536)
         except OSError:
             return False
+        if not self.output:
+            os.close(self._inside)  # the command has it
         self.output += chunk.decode(errors="replace")
         return bool(chunk)
 

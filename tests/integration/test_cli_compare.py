@@ -67,7 +67,7 @@ nans = made("nans", phyla.RandomSearch(members=2, total_steps=5), train=train_na
 
 def start(folder: Path, *words: object) -> Forked:
     """Start the command line in a process of its own."""
-    return Forked(["-m", "phyla.cli", *words], cwd=folder, env=child_environment({"COLUMNS": "140"}))
+    return Forked(["-m", "phyla.cli", *words], cwd=folder, env=child_environment({"COLUMNS": "140"}), spares=1)
 
 
 def finished(process: Forked, code: int = 0) -> str:

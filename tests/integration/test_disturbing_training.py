@@ -1,11 +1,9 @@
 """Training that changes its process spoils neither the trials after it nor their results."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import phyla
-from phyla.settings import child_environment
 
 HABITS = (
     "os.chdir('/')",
@@ -59,9 +57,8 @@ study = phyla.Study("habits", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"),
 
 def test_one_worker_trains_all_and_every_result_is_right(tmp_path: Path) -> None:
     (tmp_path / "habits.py").write_text(STUDY % (HABITS,))
-    arguments = [sys.executable, "-m", "phyla.cli", "run", "habits.py", "--workers", "1"]
-    options = {"cwd": tmp_path, "env": child_environment({}), "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run(arguments, check=False, **options)  # type: ignore[call-overload]
+    words = ["-m", "phyla.cli", "run", "habits.py", "--workers", "1"]
+    done = forked.run(words, cwd=tmp_path, spares=1)
     assert done.returncode == 0, done.stdout + done.stderr
     results = phyla.load_study("habits", home=tmp_path / ".phyla")
     trials = results.trials()

@@ -90,7 +90,7 @@ def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str)
 
 
 def _replaced(home: Path, failpoint: str, storage: str | None) -> None:
-    run(home, failpoint=failpoint, members=MEMBERS, trials=3, workers=2, storage=storage)
+    run(home, failpoint=failpoint, members=MEMBERS, trials=3, workers=2, storage=storage, spares=8)
     results = load(home, storage)
     check_whole(results, members=MEMBERS, trials=3)
     assert any("SIGKILL" in (attempt.error or "") for attempt in results.attempts())
@@ -107,6 +107,7 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
     members, trials = 4, times(12, 20)
     options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
     options |= {"storage": storage} if storage else {"evaluated": True, "evaluators": 1}
+    options |= {"spares": 8}
     process = start(tmp_path, **options)
     kills, completed = 0, 0
     while kills < most:
@@ -155,7 +156,10 @@ def _wait_for_progress(home: Path, process: Forked, completed: int, storage: str
 
 def _children(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(pid).children()
+        # Those that may become workers have no session of their own yet.
+        return [child for child in psutil.Process(pid).children() if os.getsid(child.pid) == child.pid]
+    except ProcessLookupError:
+        return []
     except psutil.NoSuchProcess:
         return []
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+import forked
 import phyla
 from effort import rarely
-from phyla.settings import child_environment
 from waiting import PATIENCE_S, until
 from watching import write
 
@@ -67,24 +67,25 @@ suite = phyla.Suite("suite", [task])
 WARNED = "ended: the thread 'loader'"
 
 
-def phyla_(tmp_path: Path, *words: object) -> str:
-    """Run the command line to its end, and return what it printed."""
+def phyla_(tmp_path: Path, *words: object, workers: int) -> str:
+    """Run the command line to its end, and return what it printed.
+
+    A forked program cannot start processes as these leave them.
+    """
     (tmp_path / "left").mkdir()
     output = tmp_path / "output"
-    with output.open("w") as file:
-        command = [sys.executable, "-m", "phyla.cli", *map(str, words)]
-        # No pipe: what is left would keep one open.
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=child_environment({}),
-            stdout=file,
-            stderr=file,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+    words = ("-m", "phyla.cli", *words, "--workers", workers)
+    # No pipe: what is left would keep one open.
+    with output.open("w+") as file:
+        if workers:
+            done = forked.run(words, cwd=tmp_path, stdout=file, spares=workers, timeout=PATIENCE_S).returncode
+        else:
+            command = [sys.executable, *map(str, words)]
+            done = subprocess.run(
+                command, cwd=tmp_path, stdout=file, stderr=file, timeout=PATIENCE_S, check=False
+            ).returncode
     printed = output.read_text()
-    assert done.returncode == 0, printed
+    assert done == 0, printed
     return printed
 
 
@@ -104,7 +105,7 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize("workers", [rarely(0), 2])
 def test_nothing_that_training_started_outlives_a_run(tmp_path: Path, workers: int) -> None:
     (tmp_path / "study.py").write_text(LEAVES + STUDY)
-    printed = phyla_(tmp_path, "run", "study.py", "--workers", workers)
+    printed = phyla_(tmp_path, "run", "study.py", workers=workers)
     check_ended(tmp_path, printed, 1)
     assert phyla.load_study("left", home=tmp_path / ".phyla").counts() == {"completed": 2}
 
@@ -113,8 +114,8 @@ def test_nothing_that_training_started_outlives_a_run(tmp_path: Path, workers: i
 def test_nothing_that_an_eval_task_started_outlives_a_watch(tmp_path: Path, workers: int) -> None:
     (tmp_path / "suite.py").write_text(LEAVES + SUITE)
     write(tmp_path / "ckpt", 1)
-    fast = ("--format", "marker", "--once", "--workers", workers)
-    printed = phyla_(tmp_path, "watch", "ckpt", "--suite", "suite.py", *fast)
+    fast = ("--format", "marker", "--once")
+    printed = phyla_(tmp_path, "watch", "ckpt", "--suite", "suite.py", *fast, workers=workers)
     check_ended(tmp_path, printed, 1)
     assert "1 complete" in printed
 
@@ -151,7 +152,7 @@ study = phyla.Study("left", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"), s
 @pytest.mark.parametrize("workers", [0, rarely(1)])
 def test_a_fork_that_goes_on_beside_its_parent_ends_and_harms_nothing(tmp_path: Path, workers: int) -> None:
     (tmp_path / "study.py").write_text(BOTH)
-    printed = phyla_(tmp_path, "run", "study.py", "--workers", workers)
+    printed = phyla_(tmp_path, "run", "study.py", workers=workers)
     results = phyla.load_study("left", home=tmp_path / ".phyla")
     assert results.counts() == {"completed": 2}
     trials = results.trials()

@@ -1,11 +1,11 @@
 """Ctrl-Z and `fg`."""
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+from forked import Forked
 from phyla.settings import child_environment
 from phyla.study import load_study
 from pooled import MEMBERS, TRIALS, Pooled
@@ -60,14 +60,13 @@ def test_workers_and_what_they_started_stand_still_and_go_on_with_their_run(tmp_
     assert waits in toy.file.read_text()
     toy.file.write_text(toy.file.read_text().replace(waits, f"{CHILD}{waits}"))
     # In this session, as a shell would start it.
-    run = subprocess.Popen(
-        [sys.executable, "-m", "phyla.cli", "run", toy.file, "--workers", str(MEMBERS)],
+    run = Forked(
+        ["-m", "phyla.cli", "run", toy.file, "--workers", MEMBERS],
         cwd=tmp_path,
         env=child_environment({"PHYLA_HOME": str(toy.home)}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        text=True,
+        merged=True,
+        first=os.setpgrp,
+        spares=MEMBERS,
     )
     toy.until_waiting()
     working = [attempt.worker for attempt in toy.results.attempts() if attempt.ended_at is None]
@@ -89,14 +88,13 @@ def test_a_pause_does_not_count_for_time_limits(tmp_path: Path) -> None:
     for name, text in SCRIPTS.items():
         (tmp_path / name).write_text(text)
     words = ["--workers", "2", "--stall-timeout", f"{LIMIT_S}s"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "phyla.cli", "run", "toy.py", *words],
+    run = Forked(
+        ["-m", "phyla.cli", "run", "toy.py", *words],
         cwd=tmp_path,
         env=child_environment({"PHYLA_HOME": str(tmp_path / "home")}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        text=True,
+        merged=True,
+        first=os.setpgrp,
+        spares=2,
     )
     until(lambda: len(list(tmp_path.glob("waits-*"))) == 2, "a trial and an eval task wait", process=run)
     run.send_signal(signal.SIGTSTP)
@@ -117,7 +115,7 @@ def test_a_pause_does_not_count_for_time_limits(tmp_path: Path) -> None:
 
 def test_a_run_that_no_shell_could_let_go_on_does_not_stand_still(tmp_path: Path) -> None:
     toy = Pooled(tmp_path)
-    run = toy.run("--workers", MEMBERS)  # in a session of its own, as ssh and tmux start it
+    run = toy.run("--workers", MEMBERS, spares=MEMBERS)  # in a session of its own, as ssh and tmux start it
     toy.until_waiting()
     run.send_signal(signal.SIGTSTP)
     toy.go_on()

@@ -88,7 +88,7 @@ def left_over(folder: Path) -> list[Path]:
 def test_eight_eval_tasks_on_two_workers_share_one_preparation(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         write(tmp_path / "ckpt", step)
-    run(tmp_path, watch(tmp_path))
+    run(tmp_path, watch(tmp_path), spares=2)
     assert calls(tmp_path) == ["step_1", "step_2", "step_3"]
     assert values(tmp_path) == {f"step_{step}": [2.0 * step] * 12 for step in (1, 2, 3)}
     # What every evaluation has ended with needs no room.
@@ -108,7 +108,7 @@ def test_a_failing_preparation_is_one_failure_and_is_tried_again_with_the_evalua
     write(tmp_path / "ckpt", 1)
     write(tmp_path / "ckpt", 2, value=-1.0)
     words = watch(tmp_path)
-    run(tmp_path, words, expect=1)
+    run(tmp_path, words, expect=1, spares=2)
     assert calls(tmp_path) == ["step_1"] + 3 * ["step_2"]
     assert values(tmp_path) == {"step_1": [2.0] * 12}
     ((name, errors),) = failures(tmp_path).items()
@@ -124,7 +124,7 @@ def test_a_failing_preparation_is_one_failure_and_is_tried_again_with_the_evalua
     assert left_over(tmp_path) == []
     # Restarting the watch retries what failed.
     (tmp_path / "suites.py").write_text(SUITES.replace("if value < 0", "if False"))
-    run(tmp_path, words)
+    run(tmp_path, words, spares=2)
     assert calls(tmp_path) == ["step_1"] + 4 * ["step_2"]
     assert values(tmp_path) == {"step_1": [2.0] * 12, "step_2": [-2.0] * 12}
 
@@ -146,7 +146,7 @@ def test_a_worker_that_is_killed_while_it_prepares_loses_nothing(tmp_path: Path)
     import psutil
 
     write(tmp_path / "ckpt", 5)
-    process = start(tmp_path, watch(tmp_path), HELD=str(tmp_path / "go"))
+    process = start(tmp_path, watch(tmp_path), HELD=str(tmp_path / "go"), spares=2)
     until(lambda: calls(tmp_path), "a worker prepares", process=process)
     (record,) = (path for path in left_over(tmp_path) if path.suffix == ".json")
     preparing = [

@@ -4,12 +4,14 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from effort import rarely
+from forked import Forked
+from streams import on_terminal
 
 SCRIPT = """
 import sys
@@ -42,15 +44,13 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "study.py"
 
 
-def command(script: Path, workers: int, progress: str = "yes") -> list[str]:
-    return [sys.executable, str(script), str(workers), progress]
+def run(script: Path, workers: int, progress: str = "yes") -> "subprocess.CompletedProcess[str]":
+    return forked.run([script, workers, progress], cwd=script.parent, check=True, spares=workers)
 
 
 @pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_a_script_shows_how_its_study_goes_on(script: Path, workers: int) -> None:
-    done = subprocess.run(
-        command(script, workers), cwd=script.parent, capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run(script, workers)
     assert done.stdout == "told\n"  # what the script prints is all there is
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"starting told: 2 members, {'1 worker' if workers else 'no worker'}; watch it")
@@ -62,9 +62,7 @@ def test_a_script_shows_how_its_study_goes_on(script: Path, workers: int) -> Non
 
 
 def test_nothing_is_shown_where_that_is_not_wanted(script: Path) -> None:
-    done = subprocess.run(
-        command(script, 0, "no"), cwd=script.parent, capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run(script, 0, "no")
     assert done.stdout == "told\n"
     assert "starting" not in done.stderr
     assert not re.search(r"\d+ of \d+ trials", done.stderr)
@@ -76,24 +74,19 @@ def test_a_terminal_is_drawn_on_only_by_workers(script: Path, workers: int) -> N
     """Training in the same process may draw progress bars of its own."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(
-        command(script, workers), cwd=script.parent, stdout=subprocess.PIPE, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
-        stdout = process.stdout
-        assert stdout is not None
-        assert stdout.read() == b"told\n"
+    first = on_terminal(os.ttyname(theirs), 2)
+    process = Forked([script, workers, "yes"], cwd=script.parent, env=environment, first=first, spares=workers)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not shown:
+            os.close(theirs)  # the script has it
+        shown += part
     os.close(ours)
-    assert process.returncode == 0
+    assert (process.wait(120), process.printed()) == (0, "told\n")
     assert b"starting told" in shown
     assert (b"\x1b[2K" in shown) == bool(workers)  # erases lines
     assert (b"hyperparameters" in shown) == bool(workers)

@@ -41,7 +41,7 @@ def test_a_study_file_is_imported_once_per_worker(tmp_path: Path) -> None:
     home.mkdir()
     file = tmp_path / "file.py"
     file.write_text(STUDY.format(home=str(home)))
-    forked.run([file], check=True)
+    forked.run([file], check=True, spares=2)
     pids = (home / "imports").read_text().split()
     assert len(pids) == len(set(pids)) == 3, "the main process and two workers"
     assert load(home).counts() == {"completed": 40}

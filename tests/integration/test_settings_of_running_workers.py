@@ -90,7 +90,7 @@ def running(file: Path, workers: int = 1, hosts: int = 1) -> Iterator[list[Forke
     started = []
     for host in range(hosts):
         with log_of(file, host).open("w") as log:
-            started.append(Forked(words("run", file, "--workers", workers), stdout=log))
+            started.append(Forked(words("run", file, "--workers", workers), stdout=log, spares=workers))
     try:
         try:
             until(lambda: held(file) == max(1, workers) * hosts, "workers are held")
@@ -157,7 +157,7 @@ def run_again(file: Path, workers: int = 1) -> str:
     """Let training go on until all work is handed in, then run the changed file; return what it said."""
     (file.parent / "hold").unlink()
     until(lambda: held(file) == 0, "nobody is held")
-    done = forked.run(words("run", file, "--workers", workers))
+    done = forked.run(words("run", file, "--workers", workers), spares=workers)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -55,7 +55,7 @@ def write(folder: Path, body: str, total: int = 20) -> Path:
 def run(folder: Path, *words: object, python: bool = False) -> tuple[int, str]:
     """Run the command line, or a program, in a folder; return its exit status and all that it printed."""
     program = [*([] if python else ["-m", "phyla.cli"]), *words]
-    done = forked.run(program, cwd=folder, env=child_environment({"OMP_NUM_THREADS": "1"}), merged=True)
+    done = forked.run(program, cwd=folder, env=child_environment({"OMP_NUM_THREADS": "1"}), merged=True, spares=2)
     return done.returncode, done.stdout
 
 

@@ -32,7 +32,7 @@ def toy(mount: str, home: Path, **options: object) -> "subprocess.CompletedProce
 def python(mount: str, *words: object) -> "subprocess.CompletedProcess[str]":
     """Run Python where `mount` has been done, which nothing else sees."""
     environment = child_environment({"PYTHONPATH": str(TOY.parent)})
-    return forked.run(words, env=environment, first=mounted(mount), timeout=180)
+    return forked.run(words, env=environment, first=mounted(mount), timeout=180, spares=2)
 
 
 def phyla(mount: str, home: Path, *words: object) -> "subprocess.CompletedProcess[str]":

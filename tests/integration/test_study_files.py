@@ -74,7 +74,7 @@ tasks = [{ name = "far", command = ["sh", "evaluate.sh", "{checkpoint}", "{resul
 
 def start(folder: Path, *words: object) -> Forked:
     environment = child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"})
-    return Forked(["-m", "phyla.cli", *words], cwd=folder, env=environment)
+    return Forked(["-m", "phyla.cli", *words], cwd=folder, env=environment, spares=2)
 
 
 def write_study(folder: Path) -> None:

@@ -121,14 +121,25 @@ def write(folder: Path, how: str, *, end: str = RUN, name: str = "study.py") -> 
     return file
 
 
-def python(folder: Path, *words: object, workers: int = 1, code: int = 0, fresh: bool = False) -> str:
-    """Run a program; in a `fresh` interpreter where it starts processes itself."""
+def python(
+    folder: Path, *words: object, workers: int = 1, code: int = 0, fresh: bool = False, spares: int = 1
+) -> str:
+    """Run a program.
+
+    Args:
+        folder: where it runs.
+        words: what follows `python`.
+        workers: how many it starts.
+        code: its exit status.
+        fresh: whether an interpreter is started for it, since it starts processes itself.
+        spares: how many of its workers are forked; none that starts processes itself.
+    """
     options: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "WORKERS": str(workers)}, "timeout": 240}
     if fresh:
         command = [sys.executable, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     else:
-        done = forked.run(words, **options)
+        done = forked.run(words, spares=spares, **options)
     logs = "".join(path.read_text() for path in folder.glob(".phyla/logs/*/*.log"))
     assert done.returncode == code, done.stdout + done.stderr + logs
     return f"{done.stdout}{done.stderr}"
@@ -159,7 +170,7 @@ def read_by(folder: Path, module: str) -> list[float]:
 @pytest.mark.parametrize("how", ["spawn", *ALIKE])
 def test_what_training_pickles_is_found_by_the_processes_that_it_starts(tmp_path: Path, how: str) -> None:
     write(tmp_path, how)
-    python(tmp_path, "study.py", workers=1)
+    python(tmp_path, "study.py", workers=1, spares=0)
     assert read_by(tmp_path, "study") == [42]
 
 
@@ -201,7 +212,7 @@ def test_a_module_of_a_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tool", [["cProfile", "-o", "profile"], rarely(["trace", "--count", "-C", "counts"])])
 def test_a_script_under_a_tool_that_runs_it_as_main(tmp_path: Path, tool: list[str]) -> None:
     write(tmp_path, "alone")
-    python(tmp_path, "-m", *tool, "study.py", workers=1, fresh=True)
+    python(tmp_path, "-m", *tool, "study.py", workers=1)
     assert read_by(tmp_path, "study") == [42]
 
 
@@ -278,7 +289,7 @@ if __name__ == "__main__":
 
 def test_a_process_that_imports_the_file_and_would_run_it_says_what_to_change(tmp_path: Path) -> None:
     write(tmp_path, "joblib", end=UNGUARDED)
-    told = python(tmp_path, "study.py", workers=1, code=1)
+    told = python(tmp_path, "study.py", workers=1, code=1, spares=0)
     assert 'put that under `if __name__ == "__main__":`' in told + "".join(
         path.read_text() for path in tmp_path.glob(".phyla/logs/*/*.log")
     )

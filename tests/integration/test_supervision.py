@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -13,9 +14,13 @@ import pytest
 
 from durability import load
 from facts import check_facts
-from forked import Forked, run
+from forked import Forked
+from forked import run as run_started
 from phyla.records import AttemptState, JobState, StudyState
 from phyla.settings import child_environment
+
+SPARES = 3
+run = partial(run_started, spares=SPARES)
 
 HEAD = """
 import ctypes, json, os, signal, threading, time
@@ -134,7 +139,7 @@ def train(trial):
     save(trial)
 """
     command = write(tmp_path, train, workers=1)
-    process = Forked(command)
+    process = Forked(command, spares=SPARES)
     home = tmp_path / "home"
     while not (home / "running-3").exists():
         assert process.poll() is None
@@ -163,7 +168,7 @@ def train(trial):
 """
     command = write(tmp_path, train, workers=1)
     home = tmp_path / "home"
-    one, other = Forked(command), Forked(command)
+    one, other = Forked(command, spares=1), Forked(command, spares=1)
     while len(list(home.glob("running-*"))) < 2:
         assert one.poll() is other.poll() is None
         time.sleep(0.01)
@@ -185,7 +190,7 @@ def train(trial):
     save(trial)
 """
     command = write(tmp_path, train)
-    process = Forked(command)
+    process = Forked(command, spares=2)
     home = tmp_path / "home"
     while not (home / "running-2").exists():
         assert process.poll() is None
@@ -229,7 +234,7 @@ def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["OSError", "KeyboardInterrupt"])
 def test_a_setup_that_raises_ends_the_run_with_its_traceback(tmp_path: Path, kind: str) -> None:
     train = f"def setup(worker): raise {kind}('no data set')\ndef train(trial): save(trial)\n"
-    done = run(write(tmp_path, train, options="setup=setup,"))
+    done = run(write(tmp_path, train, options="setup=setup,", workers=1))
     assert done.returncode != 0
     assert "cannot start" in done.stderr
     assert "no data set" in done.stderr
@@ -360,7 +365,7 @@ def train(trial):
     except EOFError:
         save(trial)
 """
-    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", workers=1))
+    done = run_started(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", workers=1))
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}
 
@@ -393,6 +398,6 @@ def train(trial):
     save(trial)
     trial.report(score=beside_the_study.SCORE)
 """
-    done = run(write(tmp_path, train, workers=1), cwd=elsewhere)
+    done = run_started(write(tmp_path, train, workers=1), cwd=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}

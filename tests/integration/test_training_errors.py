@@ -345,12 +345,12 @@ study = phyla.Study(
     logs.parent.mkdir()
     logs.write_text("not a directory")
     words = ["-m", "phyla.cli", "run", "study.py", "--workers", 1]
-    done = forked.run(words, cwd=tmp_path)
+    done = forked.run(words, cwd=tmp_path, spares=1)
     assert done.returncode == 1
     check_facts(done.stderr, "[Errno 20]", f"{logs}/errors")
     assert "Traceback" not in done.stderr
     logs.unlink()
-    done = forked.run(words, cwd=tmp_path)
+    done = forked.run(words, cwd=tmp_path, spares=1)
     assert done.returncode == 0, done.stderr
 
 
@@ -715,7 +715,7 @@ study = phyla.Study(
 def test_a_fork_that_leaves_training_ends_and_is_no_second_worker(tmp_path: Path, leave: str, status: int) -> None:
     (tmp_path / "forking.py").write_text(FORKING.replace("LEAVE", leave))
     words = ["-m", "phyla.cli", "run", "forking.py", "--workers", 1]
-    done = forked.run(words, cwd=tmp_path, env=child_environment({}))
+    done = forked.run(words, cwd=tmp_path, env=child_environment({}), spares=1)
     assert done.returncode == 0, done.stderr
     rows = phyla.load_study("forking", home=tmp_path / ".phyla").trials()
     assert [(row.state.value, row.fitness) for row in rows] == [("completed", status)]

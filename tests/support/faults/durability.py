@@ -31,12 +31,14 @@ from toy_study import load as load_chain
 TOY = Path(__file__).with_name("toy_study.py")
 
 
-def start(home: Path, *, failpoint: str = "", **options: Any) -> Forked:
-    """Start the toy study in a process of its own."""
+def start(home: Path, *, failpoint: str = "", spares: int | None = None, **options: Any) -> Forked:
+    """Start the toy study in a process of its own; its first workers are spares, see `spare_workers`."""
+    workers = int(options.get("workers", 0)) + int(options.get("evaluators", 0))
     return Forked(
         [TOY, json.dumps({"home": str(home), **options})],
         env=child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": str(TOY.parent)}),
         merged=True,
+        spares=workers if spares is None else spares,
     )
 
 

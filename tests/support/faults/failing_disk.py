@@ -160,12 +160,8 @@ def _read(content: bytes) -> Iterator[Call]:
 def _preloaded() -> forkserver.ForkServer:
     """Return a server like that of other tests, in whose forks calls can fail."""
     with _starting:
-        os.environ["LD_PRELOAD"] = str(library())
-        try:
-            _server.set_forkserver_preload(list(forked.PRELOADED))
-            _server.ensure_running()
-        finally:
-            del os.environ["LD_PRELOAD"]
+        _server.set_forkserver_preload(list(forked.PRELOADED))
+        forked.ensure_running(_server, LD_PRELOAD=str(library()))
     return _server
 
 

@@ -23,6 +23,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
+from phyla.settings import environment as child_variables
+from spare_workers import prepare
+
 TESTS = Path(__file__).parents[2]
 SUPPORT = TESTS / "support"
 HELPERS = os.pathsep.join(map(str, sorted(SUPPORT.iterdir())))
@@ -36,9 +39,9 @@ USUAL = (
     *("phyla.supervision.supervisor", "phyla.worker.training.trainer", "phyla.worker.pinned"),
     *("phyla.store.sql.sqlite", "phyla.store.sql.store", "phyla.study.running.stored_config"),
     *("phyla.launchers.pools", "phyla.integrations.optuna_search"),
-    "sqlalchemy.dialects.sqlite",
+    *("sqlalchemy.dialects.sqlite", "scipy.special", "warmed"),
 )
-"""What most commands import."""
+"""What most commands import, and do first."""
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -84,10 +87,20 @@ SMALL_MODELS = {
 """An environment in which compiling takes JAX half as long, and nothing is downloaded."""
 
 
+def ensure_running(server: forkserver.ForkServer, **environment: str) -> None:
+    """Start the process that others are forked from, unless it runs; with more variables of the environment."""
+    if vars(server)["_forkserver_pid"] is None:
+        # Multiprocessing does not tell it where to find helpers.
+        path = os.pathsep.join(filter(None, [HELPERS, os.environ.get("PYTHONPATH")]))
+        with child_variables({"PYTHONPATH": path, **environment}):
+            server.ensure_running()
+
+
 @contextlib.contextmanager
 def _forked_from(server: forkserver.ForkServer | None) -> Iterator[None]:
     """Fork what is started meanwhile from a server of its own; multiprocessing knows one server only."""
     usual = forkserver.connect_to_new_process
+    ensure_running(server or vars(forkserver)["_forkserver"])
     try:
         forkserver.connect_to_new_process = server.connect_to_new_process if server else usual
         yield
@@ -108,6 +121,7 @@ class Forked:
         frameworks: whether it is forked from a process that has also imported the frameworks.
         first: what it does in its environment before it becomes the program.
         server: from which it is forked, if not from the usual one.
+        spares: how many worker processes its supervisor starts by a fork, too; see `spare_workers`.
     """
 
     def __init__(
@@ -122,6 +136,7 @@ class Forked:
         frameworks: bool = False,
         first: Callable[[], None] | None = None,
         server: forkserver.ForkServer | None = None,
+        spares: int = 0,
     ) -> None:
         self.args = [str(word) for word in words]
         self._output = _new_file() if stdout is None else os.dup(stdout.fileno())
@@ -137,6 +152,7 @@ class Forked:
                 DupFd(self._errors),
                 session,
                 first,
+                spares,
             ),
             daemon=True,  # it is ended with us
         )
@@ -228,6 +244,7 @@ def _become(
     errors: Any,
     session: bool,
     first: Callable[[], None] | None,
+    spares: int,
 ) -> None:
     """Be the program, in a process that was just forked."""
     gc.freeze()  # what was imported stays
@@ -245,6 +262,8 @@ def _become(
     os.environ.update(env)
     if first is not None:
         first()
+    if spares:
+        prepare(spares, path)
     how, words = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
     sys.argv = ["-c", *words[1:]] if how == "-c" else words
     own = cwd if how else str(Path(words[0]).absolute().parent)
@@ -276,4 +295,9 @@ def _become(
     for name in sys.modules.keys() - there:
         del sys.modules[name]
     gc.collect()
+    try:
+        sys.stderr.flush()
+    except OSError:
+        # Nor does an interpreter fail that can write no errors at its end.
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.exit(status)

@@ -59,14 +59,15 @@ class Pooled:
         self.file.write_text(STUDY.replace("NAME", name))
         self.home = folder / "a home"
 
-    def start(self, *words: object, merged: bool = True) -> Forked:
-        """Start `phyla WORDS` with this home."""
+    def start(self, *words: object, merged: bool = True, spares: int = 0) -> Forked:
+        """Start `phyla WORDS` with this home; for `spares` see `Forked`."""
         environment = child_environment({"PHYLA_HOME": str(self.home)})
-        return Forked(["-m", "phyla.cli", *words], cwd=self.folder, env=environment, merged=merged, session=True)
+        how: dict[str, Any] = {"merged": merged, "session": True, "spares": spares}
+        return Forked(["-m", "phyla.cli", *words], cwd=self.folder, env=environment, **how)
 
-    def run(self, *words: object) -> Forked:
+    def run(self, *words: object, spares: int = 0) -> Forked:
         """Start `phyla run` for it."""
-        return self.start("run", self.file, *words)
+        return self.start("run", self.file, *words, spares=spares)
 
     def call(self, *words: object, code: int = 0) -> str:
         """Run `phyla WORDS` to its end and return what it printed."""

@@ -89,12 +89,16 @@ def environment(failpoint: str = "", **more: str) -> dict[str, str]:
     return child_environment({"PHYLA_FAILPOINT": failpoint, "COLUMNS": "160", **more})
 
 
-def start(folder: Path, words: list[object], *, failpoint: str = "", **more: str) -> Forked:
-    return Forked(words, cwd=folder, env=environment(failpoint, **more), merged=True, session=True)
+def start(folder: Path, words: list[object], *, failpoint: str = "", spares: int = 0, **more: str) -> Forked:
+    """Start a program with variables of the environment; for `spares` see `Forked`."""
+    env = environment(failpoint, **more)
+    return Forked(words, cwd=folder, env=env, merged=True, session=True, spares=spares)
 
 
-def run(folder: Path, words: list[object], *, expect: int = 0, failpoint: str = "", **more: str) -> str:
-    process = start(folder, words, failpoint=failpoint, **more)
+def run(
+    folder: Path, words: list[object], *, expect: int = 0, failpoint: str = "", spares: int = 0, **more: str
+) -> str:
+    process = start(folder, words, failpoint=failpoint, spares=spares, **more)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == expect, output
     return output
