@@ -99,7 +99,7 @@ def test_a_shell_script_and_a_compiled_program_train_as_a_function_does(tmp_path
     (tmp_path / "train.c").write_text(PROGRAM)
     subprocess.run(["cc", "-o", "train", "train.c"], cwd=tmp_path, check=True, capture_output=True)
     function = study(tmp_path / "function", in_python, members=3, trials=3).run()
-    script = study(tmp_path / "script", phyla.Command(ARGUMENTS, cwd=tmp_path), members=3, trials=3).run(workers=1)
+    script = study(tmp_path / "script", phyla.Command(ARGUMENTS, cwd=tmp_path), members=3, trials=3).run()
     patterns = {"loss": r"loss=(\S+)", "step": r"^step (\d+)"}
     compiled = phyla.Command(["./train", "{lr}"], cwd=tmp_path, metrics=patterns)
     program = study(tmp_path / "program", compiled, members=3, trials=3).run()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import phyla
 from durability import check_evaluated, check_whole, load, run
 from effort import rarely
@@ -93,18 +94,18 @@ def study(home: Path, *more: phyla.Suite, members: int = 2, trials: int = 2) -> 
     )
 
 
+def poisoned(bad: Callable[[phyla.Evaluation], None], attempts: int) -> phyla.Suite:
+    tasks = (phyla.EvalTask("good", good), phyla.EvalTask("bad", bad, timeout_s=0.5, max_attempts=attempts))
+    return phyla.Suite("poisoned", tasks)
+
+
 @pytest.mark.parametrize(("bad", "attempts"), [(dies, 2), rarely(hangs, 1), rarely(holds_the_interpreter, 1)])
 def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(
     tmp_path: Path, bad: Callable[[phyla.Evaluation], None], attempts: int
 ) -> None:
-    poisoned = phyla.Suite(
-        "poisoned",
-        (
-            phyla.EvalTask("good", good),
-            phyla.EvalTask("bad", bad, timeout_s=0.5, max_attempts=attempts),
-        ),
-    )
-    results = study(tmp_path, poisoned, members=1, trials=1).run(workers=1)
+    program = f"study(Path(sys.argv[1]), poisoned({bad.__name__}, {attempts}), members=1, trials=1).run(workers=1)"
+    forked.run_with(__file__, program, tmp_path, spares=1 + attempts)
+    results = phyla.load_study("s", home=tmp_path)
     assert results.state is StudyState.COMPLETED
     statuses = {(group.suite, group.state) for group in groups(tmp_path, "s")}
     assert statuses == {("fitness", GroupState.COMPLETE), ("poisoned", GroupState.PARTIAL)}
@@ -155,7 +156,9 @@ def test_training_yields_to_evaluation_when_it_opted_in(tmp_path: Path) -> None:
 
 
 def test_some_train_and_others_evaluate(tmp_path: Path) -> None:
-    results = study(tmp_path).run(workers=1, kinds=["train"], evaluators=1)
+    program = "study(Path(sys.argv[1])).run(workers=1, kinds=['train'], evaluators=1)"
+    forked.run_with(__file__, program, tmp_path, spares=2)
+    results = phyla.load_study("s", home=tmp_path)
     assert results.state is StudyState.COMPLETED
     store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
     found = store.find_study("s")

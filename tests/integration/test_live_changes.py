@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import phyla
 from durability import miscounted
 from effort import rarely
 from facts import check_facts, raises
+from forked import Forked
 from phyla.cli.app import run_app
 from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
@@ -165,9 +165,7 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, rarely(6)])
 def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
-    first: list[phyla.Results] = []
-    running = threading.Thread(target=lambda: first.append(study(tmp_path, pbt(4, quorum=1.0)).run(workers=3)))
-    running.start()
+    running = Forked(["-c", PROGRAM, tmp_path, 4, 4, "run", 3], env=environment(), spares=3)
 
     def held() -> bool:
         try:
@@ -175,12 +173,12 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
         except phyla.PhylaError:
             return False
 
-    until(held, "three trials run")
+    until(held, "three trials run", process=running)
     assert [one.after for one in study(tmp_path, pbt(size, quorum=1.0)).change()] == [size]
     (tmp_path / "hold").unlink()
-    results = study(tmp_path, pbt(size, quorum=1.0)).run(workers=1)
-    running.join(180)
-    assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
+    forked.run(["-c", PROGRAM, tmp_path, size, 4, "run", 1], env=environment(), check=True, spares=1)
+    assert running.wait(180) == 0, "the study that it supervised is complete"
+    results = phyla.load_study("live", home=tmp_path / "home")
     assert results.state is StudyState.COMPLETED
     assert spent(results) == [4 * STEPS] * size
     assert completed(results) == 4 * size
@@ -197,18 +195,21 @@ from test_live_changes import pbt, study
 made = study(Path(sys.argv[1]), pbt(int(sys.argv[2]), int(sys.argv[3]), quorum=1.0))
 if sys.argv[4] == "change":
     made.change()
-made.run()
+made.run(workers=int(sys.argv[5]))
 """
+
+
+def environment(failpoint: str = "") -> dict[str, str]:
+    path = f"{Path(__file__).parent}{os.pathsep}{forked.HELPERS}"
+    return child_environment({"PYTHONPATH": path, "PHYLA_FAILPOINT": failpoint})
 
 
 @pytest.mark.parametrize("size", [2, rarely(6)])
 @pytest.mark.parametrize("name", [rarely("change.before_commit"), "change.after_commit"])
 def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
     def run(size: int, trials: int, failpoint: str = "", *, how: str = "change") -> int:
-        path = f"{Path(__file__).parent}{os.pathsep}{forked.HELPERS}"
-        environment = {"PYTHONPATH": path, "PHYLA_FAILPOINT": failpoint}
-        words = ["-c", PROGRAM, tmp_path, size, trials, how]
-        return forked.run(words, env=child_environment(environment)).returncode
+        words = ["-c", PROGRAM, tmp_path, size, trials, how, 0]
+        return forked.run(words, env=environment(failpoint)).returncode
 
     assert run(4, 2, how="run") == 0
     assert run(size, 3, f"{name}=kill") == -signal.SIGKILL

@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.xdist_group("failing disk"),
 ]
 
-MEMBERS, TRIALS = 3, 5
+MEMBERS, TRIALS = 3, 4
 LEASE_S = 5.0
 """Where a cut takes the names of new files, nothing says that a worker is gone, and its lease has to end."""
 INTERRUPTIONS = ("checkpoint.after_rename=kill:5", "gc.after_mark=kill:2", "")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import phyla
+from effort import rarely
 from phyla.records import JobState
 from phyla.store import open_store
 from phyla.study.maintaining.disk_usage import disk
@@ -226,7 +227,7 @@ def read_y(evaluation: phyla.Evaluation) -> None:
     evaluation.record(y=float((evaluation.checkpoint.path / "y.txt").read_text()))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, rarely(2)])  # above: two workers share one preparation
 def test_a_study_takes_its_fitness_from_prepared_checkpoints(tmp_path: Path, workers: int) -> None:
     tasks = [phyla.EvalTask(f"t{i}", read_y) for i in range(3)]
     study = phyla.Study(

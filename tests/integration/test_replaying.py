@@ -126,13 +126,15 @@ def test_the_winner_is_trained_again_bit_for_bit(results: phyla.Results, home: P
     assert again.schedule(rows[-1].id)(7) == results.schedule()(7)
 
 
-def test_any_trial_is_trained_again_by_worker_processes(
-    results: phyla.Results, home: Path, found: phyla.Study
-) -> None:
+def test_any_trial_is_trained_again_by_worker_processes(results: phyla.Results, folder: Path, home: Path) -> None:
     early = next(
         row for row in results.trials() if row.reached_step is not None and row.reached_step < row.end_step
     )
-    again = phyla.replay(found, trial=early.id, name="early", workers=2, home=home)
+    code = (
+        f"import found, phyla; phyla.replay(found.study, trial={early.id}, name='early', workers=2, home='home')"
+    )
+    forked.run(["-c", code], cwd=folder, check=True, spares=2)
+    again = phyla.load_study("early", home=home)
     assert final(again) == digests(results)[early.checkpoint or ""]
 
 
@@ -289,7 +291,7 @@ def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
 
 
 def command(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
-    return forked.run(["-m", "phyla.cli", *words], cwd=folder)
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, spares=2)
 
 
 def test_the_commands(folder: Path, results: phyla.Results) -> None:

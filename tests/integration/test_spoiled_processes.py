@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import pytest
 
+import forked
 import phyla
-from facts import raises
+from facts import check_facts, raises
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
-from phyla.errors import CheckpointsAbsent, NoCheckpoint, PhylaError, ProcessSpoiled, StudyFailed
+from phyla.errors import CheckpointsAbsent, NoCheckpoint, PhylaError, ProcessSpoiled
 from phyla.records import AttemptState
 from phyla.worker import Trial
 from phyla.worker.containment.surroundings import Surroundings
@@ -83,11 +84,12 @@ def test_what_spoiled_a_worker_is_named_and_the_second_in_a_row_stops_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOILED", str(tmp_path))
-    spoiled = study(tmp_path, train, 5)
-    with raises(StudyFailed, "2 workers", "member 4") as stopped:
-        spoiled.run(workers=1)
+    program = "study(Path(sys.argv[1]), train, 5).run(workers=1)"
+    stopped = forked.run_with(__file__, program, tmp_path, spares=7, check=False)
+    assert stopped.returncode == 1
+    check_facts(stopped.stderr, "StudyFailed", "2 workers", "member 4")
 
-    results = spoiled.results()
+    results = phyla.load_study("spoiled", home=tmp_path)
     members = {trial.id: trial.member for trial in results.trials()}
     lost: dict[int, list[str]] = {member: [] for member in members.values()}
     for attempt in results.attempts():
@@ -98,8 +100,8 @@ def test_what_spoiled_a_worker_is_named_and_the_second_in_a_row_stops_the_study(
     for member, causes in CAUSES.items():
         assert all(cause in error for cause in causes for error in lost[member]), lost[member]
         assert f"of member {member} was trained ({__file__}, line " in lost[member][0]
-    assert lost[4][1] in str(stopped.value)
-    assert "health" not in str(stopped.value)
+    assert lost[4][1] in stopped.stderr
+    assert "health" not in stopped.stderr
     completed = [trial for trial in results.trials() if trial.fitness is not None]
     assert {trial.member: trial.fitness for trial in completed} == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
     for trial in completed:

@@ -83,9 +83,15 @@ def test_members_start_from_the_entries_in_turn(tmp_path: Path) -> None:
     assert len({row.params["width"] for row in started}) > 1, "what is not given is sampled"
 
 
+BUDGETED = """
+strategy = phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0)
+study(Path(sys.argv[1]), strategy=strategy, start_from=[sys.argv[2]]).run(workers=2)
+"""
+
+
 def test_the_budget_counts_no_import(tmp_path: Path) -> None:
-    strategy = phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0)
-    results = study(tmp_path, strategy=strategy, start_from=[given(tmp_path, "a", 1.0)]).run(workers=2)
+    forked.run_with(__file__, BUDGETED, tmp_path, given(tmp_path, "a", 1.0), spares=2)
+    results = phyla.load_study("started", home=tmp_path / "home")
     assert results.counts() == {"completed": 16}
     assert [member.progress for member in results.members()] == [4 * STEPS] * 4
     assert [member.generation for member in results.members()] == [4] * 4

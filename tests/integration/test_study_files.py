@@ -173,6 +173,7 @@ def test_commands_come_from_the_file_and_never_from_the_database(tmp_path: Path)
         ["-m", "phyla.cli", "run", "../study.toml", "--workers", 1, "--home", "../home"],
         cwd=elsewhere,
         env=child_environment({"PYTHONPATH": str(SOURCE)}),
+        spares=1,
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "canary").exists()

@@ -24,7 +24,6 @@ from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.maintaining.maintain import maintain
-from phyla.supervision import supervisor
 from phyla.worker import Trial, session_of
 from waiting import until
 
@@ -80,12 +79,7 @@ def fragile(params: Any, rng: Any) -> Any:
     return {"lr": float(rng.uniform(0.1, 1.0))}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_trained_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(BROKEN).touch()
+def exploring() -> phyla.Study:
     strategy = phyla.PBT(
         population_size=3,
         steps_per_trial=5,
@@ -93,23 +87,44 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
         exploit=None,
         explore=phyla.strategies.ExploreWith(fragile),
     )
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    return phyla.Study("fragile", space, phyla.Maximize("score"), strategy, good)
 
-    def made() -> phyla.Study:
-        space = {"lr": phyla.Float(0.1, 1.0)}
-        return phyla.Study("fragile", space, phyla.Maximize("score"), strategy, good, home=tmp_path)
 
+def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_trained_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(BROKEN).touch()
     with raises(StudyFailed, "PBT", "ZeroDivisionError", "lr=0", "test_training_errors"):
-        made().run(workers=workers)
-    stopped = made().results()
-    assert stopped.state is StudyState.FAILED
+        exploring().run()
+    stopped = exploring().results()
+    check_stopped(stopped)
     with raises(StateError, "fragile", "failed", "ZeroDivisionError") as refused:
-        made().work()
+        exploring().work()
     assert ".." not in str(refused.value)  # a message that is a sentence, in another one
-    # Whoever completes a trial asks for the next one, and learns of it.
-    assert stopped.counts()["completed"] >= 1
-    assert "failed" not in stopped.counts()
     Path(BROKEN).unlink()
-    assert made().run().counts() == {"completed": 12}
+    assert exploring().run().counts() == {"completed": 12}
+
+
+def test_an_explore_rule_that_raises_in_a_worker_process_stops_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(BROKEN).touch()
+    told = forked.run_with(__file__, "exploring().run(workers=1)", spares=1, check=False).stderr
+    check_facts(told, "StudyFailed", "PBT", "ZeroDivisionError", "lr=0", "test_training_errors")
+    check_stopped(phyla.load_study("fragile"))
+    Path(BROKEN).unlink()
+    forked.run_with(__file__, "exploring().run()")
+    assert phyla.load_study("fragile").counts() == {"completed": 12}
+
+
+def check_stopped(results: phyla.Results) -> None:
+    assert results.state is StudyState.FAILED
+    # Whoever completes a trial asks for the next one, and learns of it.
+    assert results.counts()["completed"] >= 1
+    assert "failed" not in results.counts()
 
 
 def test_no_checkpoint_no_fitness_and_no_step_are_told_apart(tmp_path: Path) -> None:
@@ -161,6 +176,15 @@ def dies(trial: Trial) -> None:
     good(trial)
 
 
+FEWER_CRASHES = "from phyla.supervision import supervisor\nsupervisor.CRASHES_IN_A_ROW = 2"
+
+
+def endangered() -> phyla.Study:
+    space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(2, 10, steps_per_trial=5)
+    retries = phyla.Retries(attempts=1, broken=4)
+    return phyla.Study("errors", space, phyla.Maximize("score"), strategy, dies, retries=retries)
+
+
 @pytest.mark.parametrize(
     ("how", "workers", "why"),
     [
@@ -177,29 +201,29 @@ def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
     why: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(supervisor, "CRASHES_IN_A_ROW", 2)
     Path(BROKEN).write_text(how)
-
-    def made() -> phyla.Study:
-        space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(2, 10, steps_per_trial=5)
-        retries = phyla.Retries(attempts=1, broken=4)
-        return phyla.Study("errors", space, phyla.Maximize("score"), strategy, dies, retries=retries)
 
     pattern = rf"study 'errors' .*member 1 .*trial \d+.*{why}"
     for _ in range(1 if workers else 2):  # the second time it is tried, and given up, again
         caplog.clear()
-        results = made().run(workers=workers)
+        if workers:
+            program = f"{FEWER_CRASHES}\nendangered().run(workers={workers})"
+            told = forked.run_with(__file__, program, spares=5).stderr
+            results = endangered().results()
+        else:
+            results = endangered().run()
+            told = caplog.text
         assert results.state is StudyState.COMPLETED
         found = re.match(pattern, results.incomplete or "")
         assert found
         if workers:
             assert " in dies\n" in Path(found["log"]).read_text(), "the line that crashed"
-        assert re.search(pattern, caplog.text)
+        assert re.search(pattern, told)
     others = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
     assert [(trial.member, trial.end_step) for trial in others] == [(0, 5), (0, 10)]
     Path(BROKEN).unlink()
     caplog.clear()
-    results = made().run()
+    results = endangered().run()
     assert results.incomplete is None
     assert results.study().message is None
     assert "given up" not in caplog.text

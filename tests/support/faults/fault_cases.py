@@ -220,6 +220,7 @@ class Case:
                 stdout=output,
                 cwd=self.private,
                 session=True,
+                spares=2 * self.options["workers"],
             )
         try:
             if injecting:

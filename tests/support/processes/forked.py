@@ -48,7 +48,7 @@ _context = multiprocessing.get_context("forkserver")
 PRELOADED = (
     *USUAL,
     *("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx"),
-    *("plotly.subplots", "plotly.io._json", "jinja2.environment", "numpy.ma", "forked"),
+    *("plotly.subplots", "plotly.io._json", "jinja2.environment", "numpy.ma", "forked", "pytest"),
 )
 """What commands import, those of services and reports included."""
 
@@ -223,6 +223,23 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def run_with(
+    file: str, code: str, *words: object, spares: int = 0, check: bool = True
+) -> "subprocess.CompletedProcess[str]":
+    """Run code with all that a test file defines, such as functions that workers import from there.
+
+    Args:
+        file: the test file.
+        code: the program.
+        words: its arguments.
+        spares: see `Forked`.
+        check: whether it has to end well.
+    """
+    path = os.pathsep.join([str(Path(file).parent), HELPERS])
+    program = f"import sys\nfrom {Path(file).stem} import *\n{code}"
+    return run(["-c", program, *words], env={**os.environ, "PYTHONPATH": path}, spares=spares, check=check)
 
 
 def _new_file() -> int:
