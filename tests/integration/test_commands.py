@@ -374,7 +374,7 @@ if __name__ == "__main__":
 def long_run(folder: Path, workers: int) -> Forked:
     (folder / "script.sh").write_text(LONG)
     (folder / "file.py").write_text(FILE)
-    run = Forked(["file.py", workers], cwd=folder, spares=workers)
+    run = Forked(["file.py", workers], cwd=folder, spares=2 * workers)
     until((folder / "taken").exists, "the checkpoint is taken")
     until(lambda: (folder / "away").exists() and (folder / "away").read_text(), "a child")
     results = phyla.load_study("commands", home=folder / "home")

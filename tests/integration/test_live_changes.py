@@ -165,7 +165,8 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, rarely(6)])
 def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
-    running = Forked(["-c", PROGRAM, tmp_path, 4, 4, "run", 3], env=environment(), spares=3)
+    # Three workers, and those that replace them until their settings are those of the study.
+    running = Forked(["-c", PROGRAM, tmp_path, 4, 4, "run", 3], env=environment(), spares=12)
 
     def held() -> bool:
         try:

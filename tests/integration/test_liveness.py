@@ -88,7 +88,7 @@ class Runs:
             command = [*CONTAINER, sys.executable, str(self.file), str(workers)]
             process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         else:
-            process = Forked([self.file, workers], env=environment, spares=workers)
+            process = Forked([self.file, workers], env=environment, spares=2 * workers)
         self.started.append(process)
         return process
 

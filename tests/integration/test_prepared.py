@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_while_it_prepares_loses_nothing(tmp_path: Path)
     import psutil
 
     write(tmp_path / "ckpt", 5)
-    process = start(tmp_path, watch(tmp_path), HELD=str(tmp_path / "go"), spares=2)
+    process = start(tmp_path, watch(tmp_path), HELD=str(tmp_path / "go"), spares=4)
     until(lambda: calls(tmp_path), "a worker prepares", process=process)
     (record,) = (path for path in left_over(tmp_path) if path.suffix == ".json")
     preparing = [

@@ -90,7 +90,7 @@ def running(file: Path, workers: int = 1, hosts: int = 1) -> Iterator[list[Forke
     started = []
     for host in range(hosts):
         with log_of(file, host).open("w") as log:
-            started.append(Forked(words("run", file, "--workers", workers), stdout=log, spares=workers))
+            started.append(Forked(words("run", file, "--workers", workers), stdout=log, spares=4 * workers))
     try:
         try:
             until(lambda: held(file) == max(1, workers) * hosts, "workers are held")

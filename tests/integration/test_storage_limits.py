@@ -156,7 +156,7 @@ def test_a_read_only_home_is_named(tmp_path: Path) -> None:
 
 def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None:
     home, small = tmp_path / "home", tmp_path / "small"
-    run(home, members=MEMBERS, trials=TRIALS)
+    run(home, members=2, trials=2)
     small.mkdir()
     files = f"cp -r {home}/. {small} && (cat /dev/zero > {small}/fill 2>/dev/null; true)"
     full = f"mount -t tmpfs -o size=16m tmpfs {small} && {files}"
@@ -171,7 +171,7 @@ def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None
 @pytest.mark.parametrize("running", [rarely(False), True])
 def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -> None:
     home, report = tmp_path / "a home", tmp_path / "report.html"
-    run(home, members=MEMBERS, trials=TRIALS)
+    run(home, members=2, trials=2)
     mount = f"mount --bind {shlex.quote(str(home))} {shlex.quote(str(home))} && mount -o remount,bind,ro"
     read_only = f"{mount} {shlex.quote(str(home))}"
 

@@ -19,7 +19,7 @@ from forked import run as run_started
 from phyla.records import AttemptState, JobState, StudyState
 from phyla.settings import child_environment
 
-SPARES = 3
+SPARES = 4
 run = partial(run_started, spares=SPARES)
 
 HEAD = """

@@ -76,6 +76,7 @@ class _Started:
         stdout: IO[str],
         env: Mapping[str, str],
         pass_fds: Sequence[int],
+        start_new_session: bool = False,
         **_: object,
     ) -> None:
         self.args, self.pid, self.returncode = words, pid, None
@@ -83,7 +84,13 @@ class _Started:
         reads, writes = os.pipe()
         try:
             socket.send_fds(channel, [b"\n"], [reads, stdout.fileno(), stdout.fileno(), *pass_fds])
-            order = {"env": dict(env), "cwd": str(Path.cwd()), "kept": [0, 1, 2, *pass_fds]}
+            order = {
+                "words": words,
+                "env": dict(env),
+                "cwd": str(Path.cwd()),
+                "session": start_new_session,
+                "kept": [0, 1, 2, *pass_fds],
+            }
             channel.sendall(json.dumps(order).encode() + b"\n")
             if not channel.recv(1):
                 raise BrokenPipeError(f"process {pid} has ended")
@@ -132,7 +139,8 @@ def _wait(channel: socket.socket, path: Sequence[str]) -> NoReturn:
             order = json.loads(channel.makefile().readline())
         except (OSError, ValueError):
             os._exit(0)  # the supervisor is gone
-        os.setsid()
+        if order["session"]:
+            os.setsid()
         os.environ.clear()
         _be_seen_with(order["env"])
         os.environ.update(order["env"])
@@ -141,7 +149,7 @@ def _wait(channel: socket.socket, path: Sequence[str]) -> NoReturn:
         _take(files, order["kept"])
         for number, handler in before.items():
             signal.signal(number, handler)
-        _work(path)
+        _work([] if "-P" in order["words"] else [order["cwd"]], path)
     except BaseException:
         traceback.print_exc()
         raise
@@ -180,7 +188,7 @@ def _be_seen_with(environment: Mapping[str, str]) -> None:
     ctypes.memmove(first, content, min(len(content), end - first - 1))
 
 
-def _work(path: Sequence[str]) -> NoReturn:
+def _work(own: Sequence[str], path: Sequence[str]) -> NoReturn:
     """Do what an interpreter does that was started with the program of a worker."""
     from phyla.supervision.worker_process import WORKER
     from phyla.system import failpoints
@@ -189,12 +197,14 @@ def _work(path: Sequence[str]) -> NoReturn:
     _forget_parent()
     sys.stdin = os.fdopen(0, closefd=False)
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding or None, errors, write_through=True)
-        for number, errors in ((1, errors or None), (2, "backslashreplace"))
-    )
+    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for name, number, wrong in (("stdout", 1, errors or None), ("stderr", 2, "backslashreplace")):
+        file: Any = io.FileIO(number, "w", closefd=False)
+        binary = file if at_once else io.BufferedWriter(file)
+        how: dict[str, Any] = {"write_through": at_once, "line_buffering": name == "stderr"}
+        setattr(sys, name, io.TextIOWrapper(binary, encoding or None, wrong, **how))
     sys.argv = ["-c"]
-    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    sys.path[:] = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
     if os.environ.get("PHYLA_FAILPOINT"):
         failpoints.arm(os.environ["PHYLA_FAILPOINT"])
     sys.modules["__main__"] = main = ModuleType("__main__")
@@ -205,7 +215,8 @@ def _work(path: Sequence[str]) -> NoReturn:
         status = ended.code
     vars(threading)["_shutdown"]()
     vars(atexit)["_run_exitfuncs"]()
-    sys.stdout.flush()
+    with contextlib.suppress(AttributeError):  # training may have taken it away
+        sys.stdout.flush()
     assert status is None or isinstance(status, int)
     os._exit(status or 0)
 
