@@ -16,8 +16,7 @@ Attributes:
         durability only.
     PHYLA_RAY_BUNDLE: set by the launcher `ray` for trials on several machines: what each reserves besides GPUs, as
         JSON (default `{"CPU": 1}`).
-    PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
-        to save progress.
+    PHYLA_SAVE_EVERY_S: set while a trial is trained: seconds after which training is to save progress.
     PHYLA_STUDY_FILES: set in processes that work on studies: the files, for processes that training starts.
     PHYLA_WORKER: set by the supervisor in worker processes, which may not start workers themselves. What they
         start inherits it, and is ended with them.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, final
 
-from phyla.settings import SAVE_EVERY, child_environment, system_clock
+from phyla.settings import child_environment, system_clock
 from phyla.worker import Closing, Launch
 from phyla.worker.containment import keeper
 from phyla.worker.spec import BEATS, LAST_WORDS, WorkerSpec
@@ -73,7 +73,6 @@ class WorkerProcess:
     ) -> Self:
         """Start a process for a worker of the launch."""
         Path(spec.beat_file).write_bytes(bytes(LAST_WORDS.stop))
-        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
                 # -P: a random.py in the current directory must not replace Python's.
@@ -81,7 +80,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=child_environment({"PYTHONUNBUFFERED": "1", **saving, **environment}),
+                env=child_environment({"PYTHONUNBUFFERED": "1", **environment}),
                 start_new_session=True,
                 pass_fds=inherited(launch),
                 text=True,

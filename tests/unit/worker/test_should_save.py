@@ -1,5 +1,6 @@
 """When training is asked to save its progress."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,22 @@ def test_what_a_rule_stopped_is_not_saved(trial: phyla.Trial, now: list[float]) 
     session_of(trial).stop({"rule": "Divergence"})
     assert not due(trial)
     assert trial.should_stop
+
+
+@pytest.mark.parametrize("cadence", [90.0, None])
+def test_a_command_that_is_trained_without_worker_processes_has_the_cadence_in_its_environment(
+    cadence: float | None, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", 'printf %s "$PHYLA_SAVE_EVERY_S" > "$0/cadence"; echo \'{{"score": 1}}\' > "$1"']
+    study = phyla.Study(
+        "s",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.RandomSearch(members=1, steps_per_trial=1, total_steps=1),
+        train=phyla.Command([*command, "{save_to}", "{metrics}", "{lr}"]),
+        home=tmp_path,
+    )
+    best = study.run(workers=0, save_every_s=cadence).best
+    assert best is not None
+    assert (best.checkpoint.path / "cadence").read_text() == ("" if cadence is None else "90")
+    assert "PHYLA_SAVE_EVERY_S" not in os.environ

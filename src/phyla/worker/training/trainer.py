@@ -29,7 +29,7 @@ from phyla.errors import (
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Phase, TrialRecord
-from phyla.settings import Clock, environment, system_clock
+from phyla.settings import SAVE_EVERY, Clock, environment, system_clock
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.training.causes import cause_of, log_error, traceback_of
 from phyla.worker.training.session import TrialSession, unusable_start
@@ -47,7 +47,8 @@ class Trainer:
     Attributes:
         metrics: names that the study's objective needs; none when its fitness comes from a suite.
         state: what `setup` returned.
-        save_every_s: seconds after which training is asked to save progress; None never asks.
+        save_every_s: seconds after which training is asked to save progress, which it has in its environment, too;
+            None never asks.
         log: where full tracebacks go; None writes none.
         on_error: called with the error of training before it is submitted.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
@@ -154,7 +155,10 @@ class Trainer:
         given_back, self.given_back = self.given_back, 0
         try:
             member = str(session.record.member)
-            with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
+            variables = {name: text.replace("{member}", member) for name, text in self.environment.items()}
+            if self.save_every_s is not None:
+                variables[SAVE_EVERY] = f"{self.save_every_s:g}"
+            with environment(variables):
                 ran = f"trial {session.id} of member {member} was trained"
                 self.surroundings.call(ran, self.train, session.trial)
             with self.surroundings.guard():
