@@ -24,9 +24,10 @@ LINK_OR_CODE = re.compile(r"^```.*?^```$|(?<=\]\()(?!\w+:|#)([^)#\s]+)", re.MULT
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/, and a page for the source of each example."""
     examples = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "examples").rglob("*"))]
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md", *examples):
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md", *examples):
         if name.endswith(".md"):
-            files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+            where = InclusionLevel.NOT_IN_NAV if name.startswith("tests/") else InclusionLevel.UNDEFINED
+            files.append(File.generated(config, name, abs_src_path=str(ROOT / name), inclusion=where))
         elif name.endswith(".py"):
             shown = f"# {Path(name).name}\n\n`{name}`\n\n```python\n{(ROOT / name).read_text()}```\n"
             files.append(File.generated(config, f"{name}.md", content=shown, inclusion=InclusionLevel.NOT_IN_NAV))

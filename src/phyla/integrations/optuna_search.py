@@ -70,8 +70,9 @@ class Optuna(Independent):
         total_steps: total steps of each member.
         sampler: "tpe", "gp" (needs torch) or "cma-es".
         settings: keyword arguments of Optuna's sampler, as JSON values; without a seed, which comes from the
-        study. steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
-            trial of the whole training.
+            study.
+        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one trial
+            of the whole training.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
 
     Raises:
