@@ -120,6 +120,43 @@ def test_nothing_that_an_eval_task_started_outlives_a_watch(tmp_path: Path, work
     assert "1 complete" in printed
 
 
+DIES = """
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+
+import phyla
+
+
+def train(trial):
+    left = Path("left", "pid")
+    if not left.exists():
+        left.write_text(str(subprocess.Popen(["sleep", "900"], start_new_session=True).pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    pid = int(left.read_text())
+    alive = psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"
+    Path("found").write_text("alive" if alive else "gone")
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "x").write_text("x")
+    trial.report(loss=trial.params["lr"])
+
+
+strategy = phyla.RandomSearch(members=1, total_steps=1)
+study = phyla.Study("left", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"), strategy, train)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment of processes")
+def test_what_a_dead_worker_started_has_ended_before_the_next_attempt(tmp_path: Path) -> None:
+    (tmp_path / "study.py").write_text(DIES)
+    phyla_(tmp_path, "run", "study.py", workers=1)
+    assert (tmp_path / "found").read_text() == "gone"
+
+
 BOTH = """
 import os
 import phyla

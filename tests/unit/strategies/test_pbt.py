@@ -77,6 +77,14 @@ def test_who_takes_over_nothing_goes_on_with_its_own(
     assert found.reason.get("replaces") == member.broken_trial
 
 
+def test_older_weights_are_trained_from_their_age_to_the_next_line() -> None:
+    population = Listed([1.0, 2.0], [3.0, 4.0])
+    donor = replace(DONOR, age=8)
+    population.slots[1] = replace(BEST, states=(donor,))
+    found = decided(pbt(), WORST, population)
+    assert (found.weights, found.steps) == (donor, 2)
+
+
 @pytest.mark.parametrize("measurements", [1, 2, 3])
 def test_a_donor_is_measured_as_often_as_was_asked_for_before_it_is_copied(measurements: int) -> None:
     population = Listed([1.0, 2.0], [3.0, 4.0])
