@@ -179,7 +179,9 @@ def where(ctx: Context) -> dict[str, Any]:
                 "`phyla serve --publish` writes into its home"
             )
         storage = server if "://" in server else f"published:{Path(server).absolute()}"
-    return {"home": options["home"], "storage": storage, "checkpoints": options["checkpoints"]}
+    # A context has options as text: typer converts them for functions only.
+    home = None if options["home"] is None else Path(options["home"])
+    return {"home": home, "storage": storage, "checkpoints": options["checkpoints"]}
 
 
 def places(ctx: Context) -> "Places":

@@ -110,18 +110,16 @@ def run(
             "overwrite": overwrite is not None,
             "trackers": tracker or (),
         }
-        if not _run_all(ctx, chosen, how):
+        if not _run_all(ctx, file, chosen, how):
             raise Exit(options.EXIT_FAILED)
 
 
-def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
+def _run_all(ctx: Context, file: Path, chosen: "Study", how: dict[str, Any]) -> bool:
     """Run a study, or its replicates one after another; return whether all are complete."""
     from phyla.cli.pools import pool_of
     from phyla.study.repeating.replicates import replicates as replicates_of
 
-    file, study, replicates, time_limit = (
-        ctx.params[name] for name in ("file", "study", "replicates", "time_limit")
-    )
+    study, replicates, time_limit = (ctx.params[name] for name in ("study", "replicates", "time_limit"))
     named = ["--study", study] if study else []
     check = quote_command(["phyla", "check", str(file), *named, *options.file_arguments(dashes=True)])
     hint = "" if replicates else f"check how it trains with: {check}"
