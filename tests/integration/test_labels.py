@@ -50,7 +50,7 @@ def test_only_a_worker_with_its_label_runs_an_eval_task(tmp_path: Path) -> None:
         def start(*words: object, machine: str) -> Callable[[], str]:
             environment = child_environment({"MACHINE": machine, "PHYLA_HOME": str(tmp_path / machine)})
             command = ["-m", "phyla.cli", *words, "--workers", "1", *where]
-            process = Forked(command, cwd=tmp_path, env=environment, merged=True, session=True)
+            process = Forked(command, cwd=tmp_path, env=environment, merged=True, session=True, spares=1)
 
             def ended() -> str:
                 printed, _ = process.communicate(120)

@@ -67,7 +67,7 @@ study = phyla.Study(
 def run(folder: Path, *words: object, workers: int = 2, session: bool = False) -> Forked:
     environment = child_environment({"PHYLA_HOME": str(folder / "home")})
     words = ("-m", "phyla.cli", "run", "study.py", "--workers", workers, "--save-every", "10m", *words)
-    return Forked(words, cwd=folder, env=environment, merged=True, session=session)
+    return Forked(words, cwd=folder, env=environment, merged=True, session=session, spares=workers)
 
 
 def waiting(process: "Forked | subprocess.Popen[bytes]", folder: Path, members: int = 2) -> None:

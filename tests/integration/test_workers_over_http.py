@@ -96,7 +96,7 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(folder=tmp_path))
     home, command = tmp_path / "home", ("-m", "phyla.cli")
-    here = Forked([*command, "--home", home, "run", file, "--workers", 1])
+    here = Forked([*command, "--home", home, "run", file, "--workers", 1], spares=1)
     storage = f"sqlite:///{home}/phyla.db"
 
     def completed() -> int:
@@ -109,7 +109,7 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     )
     with Service("--home", str(home)) as service:
         places = ("--home", tmp_path / "other", "--server", service.url, "--checkpoints", home / "checkpoints")
-        there = Forked([*command, *places, "worker", file, "--workers", 1])
+        there = Forked([*command, *places, "worker", file, "--workers", 1], spares=1)
         until(
             lambda: len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) > 1,
             "another worker",
