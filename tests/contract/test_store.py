@@ -228,6 +228,22 @@ def test_state_and_configuration_can_be_set(subject: Subject) -> None:
         assert [member.state for member in reader.members()] == [MemberState.READY, MemberState.READY]
 
 
+@pytest.mark.parametrize(("stops", "replacements"), [(0, 0), (1, 3)])
+def test_new_settings_give_all_attempts_to_members_that_kept_breaking_but_not_to_stopped_ones(
+    subject: Subject, stops: int, replacements: int
+) -> None:
+    (claimed,), _ = subject.controller(2).claim("w")
+    broken = claimed.trial
+    with subject.store.transaction(broken.study, exclusive=True) as tx:
+        given_up = replace(tx.locked_member(broken.member), state=MemberState.DONE, current_trial=None)
+        tx.apply([machine.Update(replace(given_up, broken_trial=broken.id, stops=stops, replacements=3))])
+    with subject.store.transaction(broken.study, exclusive=True, alone=True) as tx:
+        tx.apply([machine.SetConfig({"more": 1})])
+    with subject.again().reader(broken.study) as reader:
+        changed = reader.member(broken.member)
+    assert (changed.state, changed.replacements) == (MemberState.READY, replacements)
+
+
 def test_the_configuration_is_one_object_until_it_changes(subject: Subject) -> None:
     study = subject.store.create_study("a", {"n": 1}, 0, 2)
 
@@ -502,6 +518,20 @@ def test_a_parent_that_is_not_live_cannot_be_taken(subject: Subject) -> None:
     for gone in (name, "unknown"):
         with pytest.raises(machine.ParentGone), subject.store.transaction(1, exclusive=True) as tx:
             tx.apply([machine.TakeCheckpoint(gone)])
+
+
+def test_what_is_wrong_with_a_checkpoint_is_remembered_until_it_is_sound(subject: Subject) -> None:
+    controller = subject.controller()
+    claimed = controller.claim("w")[0][0]
+    controller.complete([completion(claimed)])
+    name = f"{claimed.trial.id}.1"
+    for state, error in ((CheckpointState.DAMAGED, "a byte of \u2603"), (CheckpointState.LIVE, None)):
+        with subject.store.transaction(1, exclusive=True) as tx:
+            tx.apply([machine.SetCheckpointState(name, state, error)])
+        with subject.again().reader(1) as reader:
+            row = reader.checkpoint(name)
+        assert row is not None
+        assert (row.state, row.error) == (state, error)
 
 
 def test_what_a_member_publishes_comes_back_and_is_held(subject: Subject) -> None:
