@@ -21,7 +21,7 @@ def train(trial: phyla.Trial) -> None:
     """Climb a hill, once the file `most` in the home allows as many trials of a member."""
     home = Path(trial.working_dir).parents[2]
     while (home / "most").exists() and trial.start_step >= STEPS * int((home / "most").read_text() or 0):
-        time.sleep(0.05)
+        time.sleep(0.01)
     skill = json.loads((trial.source.path / "skill.json").read_text()) if trial.source else 0.0
     print(f"trial {trial.id} began with skill {skill:.3f} {MARKUP}", flush=True)
     if trial.member == MEMBERS - 1 and trial.start_step == STEPS and (home / "broken").exists():
