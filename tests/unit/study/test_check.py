@@ -393,6 +393,23 @@ def test_an_order_that_is_drawn_once_a_trial_is_no_mistake(before: bool, tmp_pat
     assert "random numbers from another seed differ as much" in told["resume"].text
 
 
+def test_torch_draws_the_same_numbers_in_each_experiment(tmp_path: Path) -> None:
+    import torch
+
+    def train(trial: phyla.Trial) -> None:
+        w = np.load(trial.source.path / "w.npy") if trial.source else np.zeros(3)
+        for _ in trial.steps():
+            batch = torch.randint(64, (16,)).numpy()
+            w = w - trial.params["lr"] * trial.params["momentum"] * DATA[batch].T @ (
+                DATA[batch] @ w - TARGET[batch]
+            )
+        np.save(trial.checkpoint_dir / "w.npy", w)
+        trial.report(loss=loss(w))
+
+    told = found(train, tmp_path / "home")
+    assert {told[kind].verdict for kind in ("equal", "resume", "lr")} == {"ok"}, told
+
+
 def test_times_beside_the_weights_change_nothing(tmp_path: Path) -> None:
     correct = make()
 
