@@ -240,18 +240,20 @@ def test_a_setup_that_raises_ends_the_run_with_its_traceback(tmp_path: Path, kin
     assert "no data set" in done.stderr
 
 
-def test_children_of_a_worker_die_with_it(tmp_path: Path) -> None:
+def test_children_of_a_worker_die_with_it_and_what_it_printed_is_in_its_log(tmp_path: Path) -> None:
     train = """
 import subprocess
 def train(trial):
     child = subprocess.Popen(["sleep", "1000"])
     (HOME / f"child-{trial.id}").write_text(str(child.pid))
     if trial.token == 1 and trial.id == 1:
+        print("about to die")
         os.kill(os.getpid(), signal.SIGKILL)
     save(trial)
 """
     done = run(write(tmp_path, train, workers=1))
     assert done.returncode == 0, done.stderr
+    assert "about to die" in (tmp_path / "home/logs/toy/worker-0.log").read_text()
     pids = [int(file.read_text()) for file in (tmp_path / "home").glob("child-*")]
     assert len(pids) == 4
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=180)
