@@ -378,8 +378,9 @@ class Study:
     ) -> "Trial | list[Trial] | None":
         """Claim a trial, or several at once, to train in your own loop; then `tell`.
 
-        The lease lasts `lease_s`; `renew()` it from time to time if training takes longer. A trial whose
-        lease ran out still counts when it is told, unless another worker has claimed it since.
+        The first time, a study that was stopped or has failed resumes. The lease lasts `lease_s`; `renew()` it
+        from time to time if training takes longer. A trial whose lease ran out still counts when it is told,
+        unless another worker has claimed it since.
 
         Args:
             count: how many at most; without it one trial is returned, not a list.
@@ -459,10 +460,14 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether the study takes no more work: it ended, or every member is done and there is no final."""
+        """Whether the study takes no more work: it ended, or every member is done and there is no final.
+
+        One that was stopped or has failed is not finished until this object has asked, since its first `ask`
+        resumes the study.
+        """
         from phyla.study.running import ask as asking
 
-        return asking.is_finished(self._open())
+        return asking.is_finished(self._open(), self.launch)
 
     def results(self) -> Results:
         """Return what the study has found so far."""

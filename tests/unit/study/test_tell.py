@@ -14,6 +14,8 @@ from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, S
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
 from phyla.strategies import Divergence
+from phyla.study import Places
+from phyla.study.maintaining.maintain import maintain
 
 
 def study(home: Path, retries: int = 1) -> phyla.Study:
@@ -155,26 +157,60 @@ def test_the_last_trial_that_is_told_completes_the_study(tmp_path: Path) -> None
     assert states == [StudyState.RUNNING] * 3 + [StudyState.COMPLETED]
 
 
-def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path) -> None:
-    def wrong(params: Any, rng: Any) -> Any:
-        return {"lr": 7.0}
+EXPLORED = {"lr": 7.0}
 
+
+def explored(params: Any, rng: Any) -> Any:
+    return EXPLORED
+
+
+def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = exploring(tmp_path)
+    for trial in made.ask(2):
+        told(made, trial)
+    with raises(StudyFailed, "PBT", "SpaceError", "ExploreWith(explored)"):
+        made.ask()
+    assert made.finished
+    assert made.results().counts() == {"completed": 2}
+
+    again = exploring(tmp_path)
+    finished = [again.finished]
+    with raises(StudyFailed, "PBT", "SpaceError", "ExploreWith(explored)"):
+        again.ask()
+    finished.append(again.finished)
+    assert finished == [False, True]
+
+    monkeypatch.setitem(EXPLORED, "lr", 0.5)
+    mended = exploring(tmp_path)
+    while not mended.finished:
+        for trial in mended.ask(2):
+            told(mended, trial)
+    assert mended.results().state == StudyState.COMPLETED
+    assert mended.results().counts() == {"completed": 4}
+
+
+def exploring(home: Path) -> phyla.Study:
     strategy = phyla.PBT(
         population_size=2,
         steps_per_trial=1,
         total_steps=2,
         exploit=None,
-        explore=phyla.strategies.ExploreWith(wrong),
+        explore=phyla.strategies.ExploreWith(explored),
     )
-    made = phyla.Study(
-        "undecided", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=tmp_path
-    )
-    for trial in made.ask(2):
-        told(made, trial)
-    with raises(StudyFailed, "PBT", "SpaceError", "ExploreWith(wrong)"):
-        made.ask()
-    assert made.finished
-    assert made.results().counts() == {"completed": 2}
+    return phyla.Study("undecided", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=home)
+
+
+def test_a_stopped_study_resumes_with_the_first_trial_that_is_asked_for(tmp_path: Path) -> None:
+    made = exploring(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    maintain("undecided", Places.of(tmp_path)).stop("enough")
+    again = exploring(tmp_path)
+    seen = [(made.finished, again.finished, made.results().state)]
+    assert made.ask() is None
+    assert again.ask() is not None
+    seen.append((made.finished, again.finished, made.results().state))
+    assert seen == [(True, False, StudyState.STOPPED), (False, False, StudyState.RUNNING)]
 
 
 def test_what_was_told_counts_also_if_the_study_cannot_be_ended(

@@ -25,7 +25,7 @@ from phyla.queries import Summary
 from phyla.records import JobKind, MemberState, StudyState
 from phyla.strategies.final import final_of
 from phyla.study.declaration import Declared
-from phyla.study.maintaining.recover import take_back
+from phyla.study.maintaining.recover import resume_study, take_back
 from phyla.validation import check_value
 from phyla.worker import Launch, Stopwatch, Trial, TrialSession, session_of, unusable_start
 
@@ -34,8 +34,9 @@ LOOK_S = 1.0
 
 
 def open_launch(declared: Declared, client: Client) -> Launch:
-    """Return the launch under whose worker name this process asks."""
+    """Return the launch under whose worker name this process asks; a stopped or failed study resumes."""
     launch = Launch(declared.places.locks, client.store.url, [declared.name])
+    resume_study(client.store, client.record)
     take_back(client, launch)
     return launch
 
@@ -234,11 +235,12 @@ def _end_study(client: Client, launch: Launch, sessions: Sequence[TrialSession],
         raise StudyFailed(rest.message or f"study {client.record.name!r} has failed")
 
 
-def is_finished(client: Client) -> bool:
-    """Return whether a study takes no more work: it ended, or every member is done and there is no final."""
+def is_finished(client: Client, launch: Launch | None) -> bool:
+    """Return whether a study takes no more work from a process, which has no launch before it asks."""
     summary = client.store.look(client.record.id, queries.summary)
-    if summary.study.state is not StudyState.RUNNING:
-        return True
+    state = summary.study.state
+    if state is not StudyState.RUNNING:
+        return launch is not None or state not in (StudyState.STOPPED, StudyState.FAILED)
     return final_of(summary.study.config) is None and _has_trained(summary)
 
 
