@@ -3,8 +3,13 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +18,7 @@ import phyla
 from facts import raises
 from phyla import plugins
 from phyla.configuration import to_config
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, StudyFailed
 from phyla.machine import TrainRules
 from phyla.records import (
     Aim,
@@ -26,6 +31,7 @@ from phyla.records import (
     Objective,
     Pareto,
     WeightedSum,
+    judge_values,
 )
 from phyla.space import Float, Space
 from phyla.strategies import PBT, BestOfLast, FromSuite, ParetoTruncation, RandomSearch, TTest
@@ -262,3 +268,91 @@ def test_an_objective_of_somebody_elses_is_as_good_as_ours() -> None:
     assert plugins.decode(config["objective"], plugins.resolve).objective == Ratio("a", "b")
     assert Aim.from_config(config).name == "a/b"
     assert rules.objective.judge({"a": 1.0, "b": 4.0}) == Judgement(fitness=0.25, order=0.25)
+
+
+@dataclass(frozen=True)
+class Own:
+    """An objective whose parts a test replaces."""
+
+    order: Any = 1.0
+    fitness: Any = 2.0
+    orders: Any = ()
+    infeasible: Any = None
+    goals: Any = (Minimize("loss"),)
+    tradeoffs: Any = ()
+    name: Any = "loss"
+    maximize: Any = False
+    description: Any = "minimize loss"
+
+    def judge(self, values: Mapping[str, float]) -> Judgement:
+        return Judgement(fitness=self.fitness, order=self.order, orders=self.orders, infeasible=self.infeasible)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(2), Fraction(1, 2), 3, 1.5, 10**300])
+def test_a_judgement_has_numbers_of_python_whatever_the_objective_gave(number: Any) -> None:
+    found = judge_values({}, Own(fitness=number, order=number, orders=[number], tradeoffs=(Minimize("loss"),)))
+    assert [type(x) for x in (found.fitness, found.order, *found.orders)] == [float] * 3
+    assert found == Judgement(fitness=float(number), order=float(number), orders=(float(number),))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_a_sort_key_that_is_not_finite_is_the_worst(number: Any) -> None:
+    found = judge_values({}, Own(fitness=number, order=number, orders=(number,), tradeoffs=(Minimize("loss"),)))
+    assert (found.order, found.orders) == (-math.inf, (-math.inf,))
+    assert not math.isfinite(found.fitness)
+
+
+@pytest.mark.parametrize("value", [None, "1", 1j, True, 10**400, np.array([1.0]), [1.0], object()])
+@pytest.mark.parametrize("name", ["fitness", "order"])
+def test_a_judgement_of_something_else_than_numbers_is_refused(name: str, value: Any) -> None:
+    with raises(ConfigurationError, f"Judgement({name}="):
+        judge_values({}, Own(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"orders": (1.0,)}, ("Own.judge()", "orders=(1.0,)", "without orders")),
+        ({"tradeoffs": (Minimize("loss"), Minimize("size"))}, ("Own.judge()", "2 orders")),
+        ({"orders": None}, ("Judgement(orders=None)",)),
+        ({"orders": ("a",)}, ("Judgement(orders='a')",)),
+        ({"infeasible": True}, ("Judgement(infeasible=True)",)),
+    ],
+)
+def test_a_judgement_has_a_sort_key_for_each_tradeoff_and_a_text(
+    wrong: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with raises(ConfigurationError, *words):
+        judge_values({}, Own(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": None}, ("name", "None", "str")),
+        ({"description": 3}, ("description", "3", "str")),
+        ({"maximize": "no"}, ("maximize", "'no'", "bool")),
+        ({"goals": ()}, ("Own", "goals", "at least one metric")),
+        ({"goals": "loss"}, ("goals", "'loss'", "tuple")),
+        ({"goals": ("loss",)}, ("metric", "'loss'", "str")),
+        ({"tradeoffs": None}, ("tradeoffs", "None", "tuple")),
+        ({"tradeoffs": (3,)}, ("metric", "3", "str")),
+    ],
+)
+def test_an_objective_with_wrong_properties_is_refused_before_a_study_is_made(
+    wrong: dict[str, Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert phyla.Study("own", Space(lr=Float(0.1, 1.0)), Own(), RandomSearch(1, 1), home=tmp_path).name == "own"
+    with raises(ConfigurationError, "objective", *words):
+        phyla.Study("own", Space(lr=Float(0.1, 1.0)), Own(**wrong), RandomSearch(1, 1), home=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_judgement_that_is_wrong_fails_the_study_with_what_to_change(tmp_path: Path) -> None:
+    study = phyla.Study("own", Space(lr=Float(0.1, 1.0)), Own(order=None), RandomSearch(1, 1), home=tmp_path)
+    trial = study.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    with raises(StudyFailed, "trial 1", "Judgement(order=None)"):
+        study.tell(trial, metrics={"loss": 1.0})
+    assert study.results().counts() == {"pending": 1}

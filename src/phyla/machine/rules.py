@@ -1,14 +1,14 @@
 """The rules of a study's decisions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
 from phyla.machine.retention import Keeping
-from phyla.records import Objective
+from phyla.records import Objective, require_objective
 from phyla.space import Space
 from phyla.strategies import BestOfLast, Final, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
 from phyla.validation import MOST_SECONDS, check_integer, plain
@@ -142,11 +142,7 @@ class TrainRules:
 
     def _check_objective(self) -> None:
         """Reject settings that are incompatible with an objective of several metrics."""
-        objective: object = self.objective
-        if isinstance(objective, str | type | Mapping) or not is_dataclass(objective):
-            raise ConfigurationError(
-                f"objective={objective!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
-            )
+        require_objective(self.objective)
         goals, fitness = self.objective.goals, self.strategy.fitness
         names = ", ".join(goal.metric for goal in goals)
         if len(goals) > 1 and isinstance(fitness, BestOfLast):

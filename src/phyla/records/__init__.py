@@ -60,6 +60,7 @@ from phyla.records.objective import (
     exact,
     judge_values,
     order_to_stop_at,
+    require_objective,
     worth,
 )
 from phyla.records.pareto import Pareto

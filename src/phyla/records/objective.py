@@ -1,12 +1,14 @@
 """What a study selects for."""
 
 import math
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict, final
 
 from phyla.errors import ConfigurationError
 from phyla.records.json import JsonObject
+from phyla.validation import plain
 
 WORST = -math.inf
 UNLESS_NONE = {"stored": "unless it is None"}
@@ -18,17 +20,47 @@ UNLESS_NONE = {"stored": "unless it is None"}
 class Judgement:
     """The judgement of an objective on the metrics of one trial.
 
+    Numbers of other libraries become Python's own, and sort keys that are not finite become -inf.
+
     Attributes:
         fitness: the number that tables and figures show.
         order: sort key, higher is better; -inf for what may neither donate nor be the best.
         orders: sort keys of the goals that are traded off, as in `Objective.tradeoffs`; empty without any.
         infeasible: which constraint is violated, as in "latency_ms 35 > 20"; None if none is.
+
+    Raises:
+        ConfigurationError: a field has another type.
     """
 
     fitness: float
     order: float
     orders: tuple[float, ...] = ()
     infeasible: str | None = None
+
+    def __post_init__(self) -> None:
+        orders: object = self.orders
+        if not isinstance(orders, list | tuple):
+            raise ConfigurationError(f"Judgement(orders={orders!r}): must be a tuple of numbers")
+        for name in ("fitness", "order"):
+            object.__setattr__(self, name, _number(getattr(self, name), name))
+        object.__setattr__(self, "order", _sort_key(self.order))
+        object.__setattr__(self, "orders", tuple(_sort_key(_number(order, "orders")) for order in orders))
+        if not isinstance(self.infeasible, str | None):
+            raise ConfigurationError(
+                f"Judgement(infeasible={self.infeasible!r}): must be the violated constraint as text, or None"
+            )
+
+
+def _number(value: object, name: str) -> float:
+    number = plain(value)
+    fits = isinstance(number, float) or (isinstance(number, int) and abs(number) <= sys.float_info.max)
+    if isinstance(number, bool) or not fits:
+        raise ConfigurationError(f"Judgement({name}={value!r}): must be a number; use float(x) for an array")
+    return float(number)
+
+
+def _sort_key(order: float) -> float:
+    return order if math.isfinite(order) else WORST
 
 
 @final
@@ -174,10 +206,36 @@ class Worth(TypedDict):
 def judge_values(values: Mapping[str, float], objective: Objective) -> Judgement:
     """Return how an objective judges its metrics; `ConfigurationError` if it returns something else."""
     judgement: Any = objective.judge(values)
-    if not isinstance(judgement, Judgement):
-        call = f"{type(objective).__name__}.judge() returned {judgement!r}"
-        raise ConfigurationError(f"{call}; it must return Judgement")
-    return judgement
+    wanted = len(objective.tradeoffs)
+    if isinstance(judgement, Judgement) and len(judgement.orders) == wanted:
+        return judgement
+    as_many = f" with {wanted} orders, one for each of its tradeoffs" if wanted else " without orders"
+    call = f"{type(objective).__name__}.judge() returned {judgement!r}"
+    raise ConfigurationError(
+        f"{call}; it must return Judgement{as_many if isinstance(judgement, Judgement) else ''}"
+    )
+
+
+def require_objective(objective: object) -> None:
+    """Reject what is not an objective, and one whose properties have other types than those of `Objective`."""
+    if isinstance(objective, str | type | Mapping) or not is_dataclass(objective):
+        raise ConfigurationError(
+            f"objective={objective!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
+        )
+    _check_properties(objective, goals=tuple, tradeoffs=tuple, name=str, maximize=bool, description=str)
+    checked: Any = objective
+    if not checked.goals or not callable(getattr(checked, "judge", None)):
+        needed = "function judge(values)" if checked.goals else "goals: name at least one metric that it needs"
+        raise ConfigurationError(f"objective: {type(objective).__name__} has no {needed}")
+    for goal in (*checked.goals, *checked.tradeoffs):
+        _check_properties(goal, metric=str, maximize=bool)
+
+
+def _check_properties(part: object, **wanted: type) -> None:
+    for name, want in wanted.items():
+        value = getattr(part, name, None)
+        if not isinstance(value, want):
+            raise ConfigurationError(f"objective: {name} of {part!r} is {value!r}; it must be a {want.__name__}")
 
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
