@@ -24,11 +24,13 @@ class _Listed(AnyParameter[Scalar]):
         if not self.values:
             raise SpaceError("there must be at least one value")
         listed = tuple(as_scalar(value, "a value") for value in self.values)
-        for position, value in enumerate(listed):
-            # Python's own equality: neither `in` nor a dict distinguishes True and 1.
-            if value in listed[:position]:
-                first = repr(listed[listed.index(value)])
+        seen: dict[Scalar, Scalar] = {}
+        for value in listed:
+            # Python's own equality: a dict does not distinguish True and 1.
+            if value in seen:
+                first = repr(seen[value])
                 raise SpaceError(f"{value!r} is listed twice{'' if first == repr(value) else f' (as {first})'}")
+            seen[value] = value
         put("values", listed)
 
     def check(self, value: object) -> Scalar:

@@ -300,6 +300,11 @@ def test_every_part_of_a_random_range_stays_in_use(parameter: Any, seed: int) ->
     assert all(share >= fair / 5 for share, fair in zip(shares, drawn, strict=True) if fair > 0.15)
 
 
+def test_a_choice_of_very_many_values_is_made_at_once() -> None:
+    # Comparing each value with all others would take an hour.
+    assert len(Choice(range(1_000_000)).values) == 1_000_000
+
+
 def test_a_perturbed_choice_is_drawn_from_all_of_its_values() -> None:
     rng = np.random.default_rng(2)
     choice = Choice(["a", "b", "c"])
