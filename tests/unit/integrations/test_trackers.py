@@ -6,12 +6,14 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import phyla
 from event_files import logged
 from facts import check_facts, raises
 from phyla.errors import ConfigurationError
@@ -166,6 +168,56 @@ def test_trackers_are_made_by_name() -> None:
     place = {kind: make_tracker(f"{kind.name}=place").place for kind in (TensorBoard, WandB, MLflow)}
     assert place == {TensorBoard: str(Path.cwd() / "place"), WandB: "place", MLflow: "place"}
     assert make_tracker("mlflow=sqlite:///a=b.db").place == "sqlite:///a=b.db"
+
+
+class Own(Tracker):
+    """A tracker whose environment a test replaces."""
+
+    name = "own"
+    given: Any = None
+
+    def __init__(self, place: str | None = None) -> None:
+        self.place = place
+
+    def environment(self, study: TrackedStudy) -> Any:
+        return self.given
+
+    def open(self, study: TrackedStudy) -> None:
+        raise AssertionError
+
+    def log(self, rows: Sequence[Row]) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(3, ("3", "environment", "log")), (None, ("None", "open", "close")), (Own, ("Own", "a class"))],
+)
+def test_what_is_no_tracker_is_refused_before_anything_is_trained(
+    wrong: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with raises(ConfigurationError, "trackers=", *words):
+        toy_study(tmp_path).run(trackers=[wrong], progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given", [None, "A=b", {"A": 3}, {3: "a"}, {"A=B": "a"}, {"": "a"}, {"A": "a\0"}, {"A\0": "a"}]
+)
+def test_an_environment_that_no_process_could_have_is_refused(given: Any, tmp_path: Path) -> None:
+    tracker = Own()
+    tracker.given = given
+    with raises(ConfigurationError, "environment()", "own", repr(given)):
+        toy_study(tmp_path).run(trackers=[tracker], progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def toy_study(home: Path) -> phyla.Study:
+    strategy = phyla.RandomSearch(1, 1)
+    return phyla.Study("toy", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, print, home=home)
 
 
 def test_a_study_that_is_started_anew_gets_new_runs() -> None:

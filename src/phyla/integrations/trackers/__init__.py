@@ -104,6 +104,22 @@ class Tracker(Protocol):
         ...
 
 
+def variables_of(tracker: Tracker, study: TrackedStudy) -> Mapping[str, str]:
+    """Return the environment variables of a tracker; `ConfigurationError` where it gives something else."""
+    given: object = tracker.environment(study)
+    if not isinstance(given, Mapping) or not all(_is_variable(*item) for item in given.items()):
+        raise ConfigurationError(
+            f"environment() of the tracker {tracker.name} returned {given!r}; it must return texts by the names "
+            "of environment variables, or {}"
+        )
+    return given
+
+
+def _is_variable(name: object, text: object) -> bool:
+    names = isinstance(name, str) and name != "" and not {"=", "\0"} & set(name)
+    return names and isinstance(text, str) and "\0" not in text
+
+
 def check_installed(tracker: str, *modules: str, extra: str) -> None:
     """Raise ImportError with the command to install it; imports nothing, which may take seconds."""
     for module in modules:
@@ -133,9 +149,18 @@ def make_tracker(tracker: str | Tracker) -> Tracker:
     """Return a tracker from `NAME` or `NAME=PLACE`, or an existing object.
 
     Raises:
-        ConfigurationError: there is no tracker of that name, or its library is missing.
+        ConfigurationError: there is no tracker of that name, its library is missing, or the object is no tracker.
     """
     if not isinstance(tracker, str):
+        needed = ("name", "place", "environment", "open", "log", "close")
+        missing = [part for part in needed if not hasattr(tracker, part)]
+        if isinstance(tracker, type) or missing:
+            of_class = isinstance(tracker, type)
+            why = "is a class, not an object of it" if of_class else f"has no {' and no '.join(missing)}"
+            raise ConfigurationError(
+                f"trackers=[{tracker!r}]: this {why}; give a name, such as 'tensorboard', or an object of a class "
+                "that derives from phyla.integrations.trackers.Tracker"
+            )
         return tracker
     name, _, place = tracker.partition("=")
     kind: type[Tracker] = plugins.load(look_up("tracker", name, plugins.of_group(GROUP)))

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from phyla import queries
 from phyla.integrations.tensorboard import scalars, series
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, variables_of
 from phyla.records import Group, GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.store import Reader, Store, reports_that_count
 from phyla.strategies import describe
@@ -296,7 +296,7 @@ def write_evaluations(tracker: Tracker, evaluations: Evaluations) -> int:
 
 def rebuild(tracker: Tracker, store: Store, study: StudyRecord, places: Places) -> int:
     """Write all that is stored of a study to a tracker; return how many numbers there were."""
-    tracker.environment(make_tracked_study(study, places))  # raises where it cannot be used
+    variables_of(tracker, make_tracked_study(study, places))  # raises where it cannot be used
     tracker.open(make_tracked_study(study, places))
     count = 0
     try:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, make_tracker, split_run
+from phyla.integrations.trackers import (
+    TrackedStudy,
+    Tracker,
+    check_writable,
+    make_tracker,
+    split_run,
+    variables_of,
+)
 from phyla.records import StudyRecord
 from phyla.study.places import Places
 from phyla.study.results.tracker_rows import Feed, WatchedFeed, feed_of, make_tracked_study
@@ -90,7 +97,7 @@ def check_trackers(trackers: Sequence[str | Tracker], name: str, places: Places)
     _check_list(trackers)
     known = tuple(map(make_tracker, trackers))
     for tracker in known:
-        tracker.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
+        variables_of(tracker, TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
         check_writable(places.folder("tracking", name), "choose another home with --home")
     return known
 
@@ -130,7 +137,7 @@ def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places)
     return {
         name: text
         for tracker in trackers
-        for name, text in tracker.environment(make_tracked_study(study, places)).items()
+        for name, text in variables_of(tracker, make_tracked_study(study, places)).items()
     }
 
 
