@@ -92,8 +92,8 @@ class FromSuite:
 
     Args:
         suite: name of one of the study's suites.
-        metric: name of the aggregate, of which the study's objective gives only the direction; None takes those
-            that the objective names, one or several.
+        metric: name of the aggregate, of which the study's objective gives only the direction, the same as in the
+            suite's own objective; None takes those that the objective names, one or several.
         max_lag: checkpoints of one member that may wait for their evaluation before the member waits, too.
         remeasure: how many more times, each with another `evaluation.seed`, a donor's checkpoint is evaluated
             before it is copied; its fitness is then the mean. A repetition that gives exactly the same results, as

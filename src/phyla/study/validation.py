@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from phyla import plugins
 from phyla.errors import ConfigurationError, NotImportable, SpaceError
 from phyla.formatting import format_count
-from phyla.records import StartFrom
+from phyla.records import Maximize, Minimize, StartFrom
 from phyla.space import Space
 from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExplore, Strategy
 
@@ -188,3 +188,19 @@ def check_suites(suites: "Sequence[Suite]", rules: "TrainRules | None" = None) -
         where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
         for name in rules.aggregates.values():
             check_aggregate(suite, name, where)
+        _check_direction(suite, rules)
+
+
+def _check_direction(suite: "Suite", rules: "TrainRules") -> None:
+    """Reject an objective that gives a metric of the suite the opposite of the suite's own direction."""
+    objective = rules.objective
+    if not isinstance(objective, Maximize | Minimize):
+        return
+    metric = rules.aggregates[objective.metric]
+    if any(goal.metric == metric and goal.maximize != objective.maximize for goal in suite.goals):
+        kind, other = (Maximize, Minimize) if objective.maximize else (Minimize, Maximize)
+        raise ConfigurationError(
+            f"objective={kind.__name__}({objective.metric!r}) would {kind.__name__.lower()} {metric!r} of suite "
+            f"{suite.name!r}, which has {other.__name__}({metric!r}): the fitness comes from the suite, and its "
+            f"direction from the objective of the study. Write objective={other.__name__}({metric!r})"
+        )

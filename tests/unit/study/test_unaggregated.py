@@ -34,12 +34,13 @@ def study(
     aggregates: Sequence[Any] = (),
     fitness: phyla.FromSuite | None = None,
     suites: Sequence[phyla.Suite] = (),
+    objective: Any = None,
 ) -> phyla.Study:
     suite = phyla.Suite("heldout", [accuracy], objective=phyla.Maximize(metric), aggregates=aggregates)
     return phyla.Study(
         "judged",
         {"lr": phyla.Float(0.1, 1.0)},
-        phyla.Maximize("score"),
+        objective or phyla.Maximize("score"),
         phyla.RandomSearch(2, 2, steps_per_trial=1, **({} if fitness is None else {"fitness": fitness})),
         train,
         home=home,
@@ -76,6 +77,20 @@ def test_so_is_what_fitness_from_a_suite_names(tmp_path: Path) -> None:
         study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout", "accuracy"))
     with raises(ConfigurationError, "score"):
         study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout"))
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric"), [(phyla.Minimize("loss"), "accuracy_mean"), (phyla.Minimize("accuracy_mean"), None)]
+)
+def test_a_study_may_not_seek_the_opposite_of_what_its_suite_calls_better(
+    objective: phyla.Minimize, metric: str | None, tmp_path: Path
+) -> None:
+    fitness = phyla.FromSuite("heldout", metric)
+    with raises(ConfigurationError, "heldout", "Write objective=Maximize('accuracy_mean')"):
+        study(tmp_path, "accuracy_mean", fitness=fitness, objective=objective)
+    study(tmp_path, "accuracy_mean", fitness=fitness, objective=phyla.Maximize("accuracy_mean"))
+    weighted = phyla.WeightedSum({"accuracy_mean": -1.0})  # a sign of its own
+    study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout"), objective=weighted)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
