@@ -417,6 +417,30 @@ def test_a_run_from_another_directory_stops_before_it_decides_anything(tmp_path:
     assert load_study("mine", storage=storage).state is StudyState.COMPLETED
 
 
+def test_no_second_directory_is_made_while_the_first_trial_is_trained(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    refused: list[str] = []
+
+    def start_elsewhere(trial: phyla.Trial) -> None:
+        if not refused:
+            with raises(CheckpointsAbsent, "mine", f"{there}/checkpoints/mine", "--checkpoints") as error:
+                study(there, storage=storage).ask()
+            refused.append(str(error.value))
+        train(trial)
+
+    results = study(here, start_elsewhere, storage=storage).run()
+    assert refused
+    assert not (there / "checkpoints").exists()
+    assert results.counts() == {"completed": MEMBERS * TRIALS}
+
+
+def test_a_study_that_was_interrupted_without_a_checkpoint_may_continue_elsewhere(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    interrupted(tmp_path / "here", after=0, storage=storage)
+    assert study(tmp_path / "there", storage=storage).run().counts() == {"completed": MEMBERS * TRIALS}
+
+
 def test_results_are_read_where_the_checkpoints_are_not(tmp_path: Path) -> None:
     interrupted(tmp_path)
     shutil.rmtree(tmp_path / "checkpoints")

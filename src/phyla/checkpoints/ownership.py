@@ -96,7 +96,7 @@ class Ownership:
         self._compare(marker)
 
     def claim(self, known: int | None) -> None:
-        """Verify that the place belongs to this study; create and mark it if the study never had a checkpoint.
+        """Verify that the place belongs to this study; create and mark it if nothing is expected there.
 
         `known` is the number of checkpoints that the store expects there; None if it has no such study yet.
         """

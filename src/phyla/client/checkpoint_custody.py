@@ -121,13 +121,14 @@ def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Chec
 def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Checkpoints) -> Sequence[str]:
     """Check that a checkpoint directory belongs to the study, before any decision.
 
-    The directory is created and marked if the study never had a checkpoint. The names of directories in it that
-    this store did not make are returned and not touched. `CheckpointsNotOurs` if the store lost records of some.
+    The directory is created and marked if the study never had a checkpoint and no worker trains it: its first
+    checkpoints may be in the making in another directory. The names of directories in it that this store did not
+    make are returned and not touched. `CheckpointsNotOurs` if the store lost records of some.
     """
     ownership = repository.ownership
     if ownership is None:
         return ()
-    ownership.claim(None if study is None else known_checkpoints(store, study))
+    ownership.claim(None if study is None else known_checkpoints(store, study) or _in_the_making(store, study))
     names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
     if study is None:
         forgotten = [name for name in names if (parsed := parse_name(name)) and parsed.prefix == repository.prefix]
@@ -138,6 +139,10 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
     if forgotten:
         raise ownership.make_restored_error(forgotten)
     return unknown
+
+
+def _in_the_making(store: Store, study: StudyRecord) -> int:
+    return len(store.look(study.id, queries.running, leased=True))
 
 
 def known_checkpoints(store: Store, study: StudyRecord) -> int:
