@@ -40,7 +40,7 @@ study = phyla.Study(
     space=phyla.Space(lr=phyla.Float(0.1, 1.0)),
     objective=phyla.Maximize("score"),
     strategy=phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10, quorum=0),
-    train=train, storage={storage!r},
+    train=train, storage={storage!r}, checkpoints=SIGNS / "checkpoints",
 )
 if __name__ == "__main__":
     study.run(workers=int(sys.argv[1]), {running})
