@@ -478,17 +478,17 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
 
 def _print_unrecognized(directories: Iterable[str]) -> None:
     """Say what to do about directories, or their URLs, in which no checkpoint was recognized."""
-    from phyla.watcher import find_below, get_format
+    from phyla.watcher import describe_below, get_format
 
     for where in directories:
-        below = find_below(Path(where), get_format("auto"))
-        has_some = below is not None
-        which = f"watch {escape_name(str(below))}, which has some?" if has_some else "is it the right directory?"
-        print(
-            f"no finished checkpoint in {where}: {which} --format quiet accepts any file or directory; see also "
-            "--format marker=NAME and steps=TEMPLATE",
-            file=sys.stderr,
+        below = describe_below(Path(where), get_format("auto"))
+        which = (
+            f", but {below}"
+            if below
+            else ": is it the right directory? --format quiet accepts any file or directory; see also --format "
+            "marker=NAME and steps=TEMPLATE"
         )
+        print(f"no finished checkpoint in {where}{which}", file=sys.stderr)
 
 
 def _missing_rows(missing: "Iterable[Missing]") -> Iterator[tuple[object, ...]]:

@@ -6,7 +6,15 @@ decide about evaluations. A format is one file in `formats/`.
 """
 
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following
-from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict, find_below, format_names, get_format
+from phyla.watcher.format import (
+    Candidate,
+    CheckpointFormat,
+    Found,
+    Verdict,
+    describe_below,
+    format_names,
+    get_format,
+)
 from phyla.watcher.formats.step_source import StepFrom
 from phyla.watcher.run_lock import holder, lock
 from phyla.watcher.snapshots import DirectorySources
@@ -24,7 +32,7 @@ __all__ = [
     "StudyWatcher",
     "Verdict",
     "WatchThread",
-    "find_below",
+    "describe_below",
     "format_names",
     "get_format",
     "holder",

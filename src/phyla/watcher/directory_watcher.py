@@ -23,7 +23,7 @@ from phyla.settings import Clock, system_clock
 from phyla.validation import check
 from phyla.watcher.aliases import resolve
 from phyla.watcher.content import find_added
-from phyla.watcher.format import CheckpointFormat, Found, find_below
+from phyla.watcher.format import CheckpointFormat, Found, describe_below
 from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import (
     BestLinks,
@@ -166,8 +166,8 @@ class DirectoryWatcher:
             return f"there is no directory {where} yet; waiting for training to make it (Ctrl-C stops)"
         unfinished = next(iter(self._previous.values()), None)
         which = "" if unfinished is None else f": {escape_name(unfinished.name)}: {unfinished.why}"
-        if below := find_below(self.root, self.kind):
-            which = f", but {escape_name(str(below))} has checkpoints: watch that instead?"
+        if below := describe_below(self.root, self.kind):
+            which = f", but {below}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
         other = "" if self.kind.name == "quiet" else "; --format quiet accepts any file or directory"
@@ -225,6 +225,9 @@ class DirectoryWatcher:
         news = [item for item in items.values() if self._is_news(item, newest.get(item.name), now)]
         # Steps decide, since copying and uploading change times.
         news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
+        names = [item.name for item in items.values() if news and item.alias is None]
+        if restart := self.kind.step.describe_restart(names):
+            self._note_once("restart", restart)
         reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
         count = 0
         for item in news:

@@ -283,8 +283,8 @@ class CheckpointFormat(ABC):
         return verdict, step
 
 
-def find_below(root: Place, kind: CheckpointFormat) -> Path | None:
-    """Return the first directory in a local root that has checkpoints; None if the root has some itself.
+def describe_below(root: Place, kind: CheckpointFormat) -> str | None:
+    """Say how to watch the directories in a local root that have checkpoints; None if the root has some itself.
 
     Directories that cannot be listed, the root too, count as empty.
     """
@@ -301,7 +301,16 @@ def find_below(root: Place, kind: CheckpointFormat) -> Path | None:
     names, has_some = content(root)
     if has_some:
         return None
-    return next((root / name for name in names if content(root / name)[1]), None)
+    below = [name for name in names if content(root / name)[1]]
+    if not below:
+        return None
+    first, where = escape_name(str(root / below[0])), escape_name(str(root))
+    if len(below) == 1:
+        return f"{first} has checkpoints: watch that instead?"
+    return (
+        f"{len(below)} directories in it have some, such as {first}: if each is a checkpoint, add --format "
+        f"quiet; if each is a run, watch {where}/*/"
+    )
 
 
 @cache

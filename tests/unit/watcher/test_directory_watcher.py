@@ -35,11 +35,12 @@ from phyla.watcher import (
     Following,
     StudyWatcher,
     WatchThread,
-    find_below,
+    describe_below,
     get_format,
     holder,
     lock,
 )
+from phyla.watcher.formats.step_source import StepFrom
 from phyla.watcher.snapshots import Mode
 from phyla.watcher.snapshots import take as take_snapshot
 from waiting import until
@@ -1013,15 +1014,51 @@ def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) 
     check_facts(awaited, "--format")
 
 
-def test_the_directory_below_that_has_checkpoints_is_named(tmp_path: Path) -> None:
+def test_the_directories_below_that_have_checkpoints_are_named(tmp_path: Path) -> None:
     kind = get_format("auto")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/events.txt").write_text("x")
-    assert find_below(tmp_path, kind) is find_below(tmp_path / "absent", kind) is None
-    save(tmp_path / "runs/step_1/a.pt", b"1")
-    assert find_below(tmp_path, kind) == tmp_path / "runs"
+    assert describe_below(tmp_path, kind) is describe_below(tmp_path / "absent", kind) is None
+    save(tmp_path / "epoch_1/step_1/a.pt", b"1")
+    below = describe_below(tmp_path, kind) or ""
+    check_facts(below, tmp_path / "epoch_1")
+    assert "quiet" not in below
+    save(tmp_path / "epoch_2/step_1/a.pt", b"1")
+    save(tmp_path / "epoch_3/step_1/a.pt", b"1")
+    check_facts(describe_below(tmp_path, kind) or "", 3, tmp_path / "epoch_1", "--format quiet", f"{tmp_path}/*/")
     save(tmp_path / "b.pt", b"1")
-    assert find_below(tmp_path, kind) is find_below(tmp_path / "b.pt", kind) is None
+    assert describe_below(tmp_path, kind) is describe_below(tmp_path / "b.pt", kind) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "facts"),
+    [
+        (
+            ("epoch_1_step_100", "epoch_1_step_200", "epoch_2_step_100"),
+            ("epoch_1_step_200", "epoch_2_step_100", r"--step 'epoch_(?P<step>\d+)'"),
+        ),
+        (("epoch=1-iter=50", "epoch=10-iter=50"), ("epoch=10-iter=50", r"--step 'epoch=(?P<step>\d+)'")),
+        (("epoch=0-step=100", "epoch=1-step=200", "epoch=10-step=1100"), None),
+        (("epoch_1", "epoch_2", "step_1"), None),
+    ],
+)
+def test_steps_that_begin_again_in_each_epoch_are_noted_once(
+    world: World, names: tuple[str, ...], facts: tuple[str, ...] | None
+) -> None:
+    """By steps alone, the second epoch would silently count as older than the first."""
+    for name in names:
+        save(world.root / name / "weights.json", name.encode())
+        save(world.root / name / "DONE", b"")
+        world.look()
+    notes = [message for kind, message in world.events() if kind == "restart"]
+    assert len(notes) == (facts is not None)
+    for note in notes:
+        check_facts(note, *facts or ())
+
+
+def test_a_rule_for_steps_is_not_questioned() -> None:
+    rule = StepFrom.parse(r"epoch_(?P<step>\d+)")
+    assert rule.describe_restart(["epoch_1_step_2", "epoch_2_step_1"]) is None
 
 
 def test_a_watch_one_directory_too_high_names_the_one_below(world: World) -> None:

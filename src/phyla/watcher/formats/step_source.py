@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self, final
 
 from phyla.errors import ConfigurationError
+from phyla.records import escape_name
 from phyla.watcher.listing import Place
 
 _SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}\Z", re.DOTALL)
@@ -98,6 +101,26 @@ class StepFrom:
         """Return a rule for the name of a checkpoint, or where its step comes from if the name has none."""
         return "as it records itself" if rule.startswith("unknown") and step >= 0 else rule
 
+    def describe_restart(self, names: Iterable[str]) -> str | None:
+        """Describe steps that begin again in each epoch and so do not order these names; None without."""
+        numbered = []
+        for name in names if self == StepFrom() else ():
+            _, keyed = _keyed(name)
+            numbers = {key: _integer(keyed[key]["digits"]) for key in _KEYS if key in keyed}
+            epoch = numbers.pop("epoch", None)
+            step = next(iter(numbers.values()), None)
+            if step is not None and epoch is not None:
+                numbered.append((epoch, step, name, keyed["epoch"]))
+        for before, after in pairwise(sorted(numbered, key=lambda item: item[:3])):
+            if before[0] < after[0] and after[1] <= before[1]:
+                older, newer = escape_name(before[2]), escape_name(after[2])
+                word = re.escape(after[3][0].removesuffix(after[3]["digits"]))
+                return (
+                    f"{newer} does not count as newer than {older}, as its step is not higher: let steps continue "
+                    f"over all epochs, or compare checkpoints by epoch: --step '{word}(?P<step>\\d+)'"
+                )
+        return None
+
     def _read(self, name: str) -> tuple[int | None, str]:
         if self.file is not None:
             return None, f"{'.'.join(self.keys)} in {self.file}"
@@ -106,10 +129,7 @@ class StepFrom:
             text = match.group("step") if match else None
             rule = f"the regular expression {self.pattern.pattern}"
             return (None, f"unknown: {rule} does not fit") if text is None else (_integer(text), rule)
-        last = _SUFFIX.sub("", name.rpartition("/")[2])
-        for pattern in _NEVER:
-            last = pattern.sub(lambda match: "~" * len(match[0]), last)
-        keyed = {key: match for match in _KEYED.finditer(last) for key in _KEYS if match[key]}
+        last, keyed = _keyed(name)
         for key in _KEYS:
             step = _integer(keyed[key]["digits"]) if key in keyed else None
             if step is not None:
@@ -134,6 +154,14 @@ class StepFrom:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**DIGITS_AT_MOST:
             raise ValueError(f"{self.file} has {value!r} at {'.'.join(self.keys)}, which is not a step")
         return value
+
+
+def _keyed(name: str) -> tuple[str, dict[str, re.Match[str]]]:
+    """Return the last part of a name without what is no step, and the numbers in it by the word before them."""
+    last = _SUFFIX.sub("", name.rpartition("/")[2])
+    for pattern in _NEVER:
+        last = pattern.sub(lambda match: "~" * len(match[0]), last)
+    return last, {key: match for match in _KEYED.finditer(last) for key in _KEYS if match[key]}
 
 
 def _integer(text: str) -> int | None:
