@@ -44,4 +44,4 @@ __all__ = [
     "eval_task",
 ]
 
-suggest_arguments(EvalTask, Mean, Policy, Preparation, Suite, WeightedMean, Worst)
+suggest_arguments(EvalTask, Mean, PerSeed, Policy, Preparation, Suite, TaskResult, WeightedMean, Worst)

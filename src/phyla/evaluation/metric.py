@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
+from types import NoneType
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -70,8 +71,11 @@ class Stored:
     def __post_init__(self) -> None:
         metric: Any = self
         for field in fields(metric):
+            value = getattr(self, field.name)
             if field.type is int:
-                as_count(getattr(self, field.name), f"{type(self).__name__}: {field.name}")
+                as_count(value, f"{type(self).__name__}: {field.name}")
+            elif not isinstance(value, (float, Real) if field.type is float else (float, Real, NoneType)):
+                raise MetricInvalid(f"{type(self).__name__}: {field.name} must be a number, got {value!r}")
 
     @property
     def count(self) -> int | None:

@@ -134,6 +134,8 @@ class PerSeed(Stored):
 
     def __post_init__(self) -> None:
         seeds = {as_count(seed, "a seed"): moments for seed, moments in self.seeds.items()}
+        for wrong in (moments for moments in seeds.values() if not isinstance(moments, Moments)):
+            raise MetricInvalid(f"PerSeed: give Moments for each seed, such as Moments.of([0.3]), not {wrong!r}")
         object.__setattr__(self, "seeds", dict(sorted(seeds.items())))
 
     def _merge_fields(self, other: Self) -> Self:

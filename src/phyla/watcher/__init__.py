@@ -5,6 +5,7 @@ detects finished ones without reading weights, and keeps them readable while the
 decide about evaluations. A format is one file in `formats/`.
 """
 
+from phyla.validation import suggest_arguments
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following
 from phyla.watcher.format import (
     Candidate,
@@ -38,3 +39,5 @@ __all__ = [
     "holder",
     "lock",
 ]
+
+suggest_arguments(Following)
