@@ -53,6 +53,25 @@ class Args:
 
 raise SystemExit("it ran")
 """
+NESTED = """
+import tyro
+from dataclasses import dataclass, field
+
+@dataclass
+class Opt:
+    lr: float = 1e-3
+
+@dataclass
+class Model:
+    dropout: float = 0.1
+    opt: "Opt" = field(default_factory=Opt)
+
+@dataclass
+class Args:
+    model: Model = field(default_factory=Model)
+
+raise SystemExit("it ran")
+"""
 HYDRA = """
 import hydra
 
@@ -103,6 +122,14 @@ def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None
     assert "# Other options: --hidden 128, --resume\n" in text
     assert "steps_per_trial = 1000 " in text
     assert "total_steps = 20000 " in text
+
+
+def test_options_of_nested_dataclasses_have_the_names_of_their_fields(cli: Phyla, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NESTED)
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert isinstance(study.train, phyla.Command)
+    assert str(study.train).startswith("python train.py --model.opt.lr {lr} --model.dropout {dropout}")
 
 
 def test_the_length_of_a_schedule_is_not_that_of_a_trial(cli: Phyla, tmp_path: Path) -> None:

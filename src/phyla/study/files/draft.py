@@ -411,10 +411,25 @@ def _options(tree: ast.Module, source: str, unused: set[str]) -> Iterator[Option
             if getattr(getattr(node.func, "value", None), "id", None) not in unused:
                 yield from _declared(node)
         elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    name = field.target.id
-                    yield Option(name, f"++{name}=" if "hydra" in source else f"--{name}", _literal(field.value))
+            before = _nesting(node, tree) if "tyro" in source or "draccus" in source else ""
+            for name, field in _fields(node):
+                flag = f"++{name}=" if "hydra" in source else f"--{before}{name}"
+                yield Option(name, flag, _literal(field.value))
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, ast.AnnAssign]]:
+    for field in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            yield field.target.id, field
+
+
+def _nesting(inner: ast.ClassDef, tree: ast.Module) -> str:
+    """Return what stands before the options of a dataclass that is the type of a field of a later one: `opt.`."""
+    for outer in tree.body:
+        for name, field in _fields(outer) if outer.lineno > inner.lineno else ():
+            if isinstance(outer, ast.ClassDef) and ast.unparse(field.annotation).strip("'") == inner.name:
+                return f"{_nesting(outer, tree)}{name}."
+    return ""
 
 
 def _declared(call: ast.Call) -> Iterator[Option]:
