@@ -72,7 +72,9 @@ def run(study: phyla.Study, members: int) -> None:
     """Train until the study ends: one checkpoint, and one call of a compiled function, for all members."""
     agents, before = None, list[phyla.Trial]()
     while not study.finished:
-        trials = study.ask(members, whole=True)
+        trials = study.ask(members, whole=True, wait_s=10)
+        if not trials:
+            continue  # a program that died on another machine holds members until its leases end
         agents = start(trials, agents, before)
         params = {name: jnp.array([trial.params[name] for trial in trials]) for name in SPACE.parameters}
         agents, lengths = train(agents, params, steps=trials[0].end_step - trials[0].start_step)
