@@ -95,7 +95,7 @@ class CheckpointError(PhylaError):
 
 
 class CheckpointsAbsent(CheckpointError):
-    """The directory of a study's checkpoints is not there, or cannot be read; nothing was decided."""
+    """A study's checkpoint directory is not there, cannot be read, or is a second one; nothing was decided."""
 
 
 class CheckpointsNotOurs(CheckpointsAbsent):

@@ -459,7 +459,7 @@ def claimed(kept: Kept, owner: Owner) -> tuple[Checkpoints, Ownership]:
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}', "\0\0"])
 def test_a_damaged_marker_is_refused_until_it_is_adopted(kept: Kept, damage: str) -> None:
     made, ownership = claimed(kept, OURS)
-    ownership.claim(0)
+    ownership.claim("")
     made.check_owner()
     kept.put(OWNER_NAME, damage.encode())
     with raises(CheckpointsNotOurs, "json", "--adopt"):
@@ -491,7 +491,7 @@ def test_content_without_a_marker_is_refused_and_only_checkpoints_can_be_adopted
     kept.put("thesis.tex", None)
     save(kept.open())
     with raises(CheckpointsNotOurs, "17.2"):
-        ownership.claim(0)
+        ownership.claim("")
     assert ownership.adopt() == "it had no marker, and only checkpoints in it"
     made.check_owner()
 
@@ -502,7 +502,7 @@ def test_a_place_that_lost_its_content_is_absent(kept: Kept) -> None:
     kept.put(OWNER_NAME, None)
     with raises(CheckpointsAbsent, "s", "--adopt"):
         made.check_owner()
-    for call in (lambda: ownership.claim(2), lambda: made.stage("1.1"), lambda: made.use("1.1")):
+    for call in (lambda: ownership.claim("another"), lambda: made.stage("1.1"), lambda: made.use("1.1")):
         with pytest.raises(CheckpointsAbsent):
             call()
     assert kept.keys() == set()

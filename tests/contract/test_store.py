@@ -32,6 +32,7 @@ from phyla.records import (
     Role,
     RunStart,
     Scored,
+    StudyKind,
     StudyState,
     Tally,
     Token,
@@ -295,6 +296,34 @@ def test_who_is_to_be_alone_sees_what_was_written_before(subject: Subject, exclu
             assert started.wait(180)
             tx.apply([machine.Update(replace(tx.locked_member(0), slot="here"))])
         assert found.result(180) == "here"
+
+
+def test_a_study_has_one_directory_of_checkpoints(subject: Subject) -> None:
+    study = subject.store.create_study("a", {}, 0, 2).id
+    records = [StudyRecords(subject.again(), study) for _ in range(4)]
+    together = threading.Barrier(len(records))
+
+    def claim(number: int) -> str:
+        together.wait(180)
+        return records[number].set_directory(f"/data\udcff/{number}", "")
+
+    with ThreadPoolExecutor(len(records)) as pool:
+        (first,) = set(pool.map(claim, range(len(records))))
+    assert first in {f"/data\udcff/{number}" for number in range(len(records))}
+    assert records[1].set_directory("/other", "/data") == first
+    assert records[1].set_directory("/other", first) == "/other"
+    assert records[2].set_directory("/another", first) == "/other"
+    # A request that is repeated because its answer was lost.
+    assert records[1].set_directory("/other", first) == "/other"
+    for store in (subject.store, subject.again()):
+        record = store.find_study("a")
+        assert record is not None
+        assert (record.location, record.config) == ("/other", {})
+
+
+def test_the_place_that_is_watched_stays(subject: Subject) -> None:
+    watched = subject.store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/data")
+    assert StudyRecords(subject.store, watched.id).set_directory("/other", "/data") == "/data"
 
 
 def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:

@@ -9,7 +9,7 @@ from evaluation_simulation import suite_of
 from facts import raises
 from phyla import queries
 from phyla.configuration import to_config
-from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of
+from phyla.controller import EVALUATE_ONLY, Controller, controller_of, records_of, sightings_of
 from phyla.errors import StateError
 from phyla.machine import Claimed, ClaimedEvaluation, Failure, WatchRules
 from phyla.plugins import encode
@@ -66,6 +66,14 @@ def test_any_name_of_a_file_travels(remote: Remote) -> None:
         assert [(row.name, row.path, row.paths) for row in store.look(study.id, queries.seen)] == [
             (name, f"{location}/{name}", (name,)) for name in names
         ]
+
+
+def test_any_directory_of_checkpoints_travels(remote: Remote) -> None:
+    behind, there = remote
+    record = there.create_study("study", to_config(rules(pbt(1)), 7), 7, 1)
+    for before, directory in (("", "/data\udcff/\\x"), ("/data\udcff/\\x", "/caf\u00e9")):
+        assert records_of(there, record.id).set_directory(directory, before) == directory
+        assert behind.look(record.id, queries.study).location == directory
 
 
 def test_what_failed_is_tried_again_through_a_service(remote: Remote) -> None:

@@ -1,10 +1,13 @@
 """What is not this study's is never touched, and what is out of sight is not lost."""
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,13 @@ from command_line import Phyla
 from facts import check_facts, raises
 from listing import list_studies
 from phyla.checkpoints import LocalCheckpoints
+from phyla.checkpoints.ownership import OWNER_NAME
+from phyla.controller import StudyRecords
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs
 from phyla.records import CheckpointState, GroupState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, load_study
+from phyla.study.maintaining.delete import delete
 from phyla.study.maintaining.maintain import maintain
 
 MEMBERS, TRIALS = 3, 4
@@ -435,10 +441,120 @@ def test_no_second_directory_is_made_while_the_first_trial_is_trained(tmp_path: 
     assert results.counts() == {"completed": MEMBERS * TRIALS}
 
 
-def test_a_study_that_was_interrupted_without_a_checkpoint_may_continue_elsewhere(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path}/shared.db"
-    interrupted(tmp_path / "here", after=0, storage=storage)
-    assert study(tmp_path / "there", storage=storage).run().counts() == {"completed": MEMBERS * TRIALS}
+@pytest.mark.parametrize("looked_at_before", [False, True])
+def test_who_asks_first_has_the_directory(tmp_path: Path, looked_at_before: bool) -> None:
+    here, there, storage = tmp_path / "here", tmp_path / "there", f"sqlite:///{tmp_path}/shared.db"
+    if looked_at_before:
+        # To look at a study makes it, but no directory.
+        assert study(there, storage=storage).results().counts() == {}
+    assert study(here, storage=storage).ask() is not None
+    begins: tuple[Callable[[phyla.Study], object], ...] = (phyla.Study.ask, phyla.attach)
+    for begin in begins:
+        with raises(CheckpointsAbsent, f"{here}/checkpoints/mine", f"{there}/checkpoints/mine"):
+            begin(study(there, storage=storage))
+    assert not (there / "checkpoints").exists()
+
+
+def test_who_is_overtaken_is_refused_before_anything_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_directory = StudyRecords.set_directory
+
+    def overtaken(records: StudyRecords, directory: str, before: str) -> str:
+        set_directory(records, "/data on another", before)
+        return set_directory(records, directory, before)
+
+    monkeypatch.setattr(StudyRecords, "set_directory", overtaken)
+    with raises(CheckpointsAbsent, f"{tmp_path}/checkpoints/mine", "/data on another"):
+        study(tmp_path).ask()
+    assert load_study("mine", home=tmp_path).trials() == []
+
+
+def test_a_study_that_was_interrupted_without_a_checkpoint_continues_elsewhere_once_it_is_adopted(
+    tmp_path: Path,
+) -> None:
+    here, there, storage = tmp_path / "here", tmp_path / "there", f"sqlite:///{tmp_path}/shared.db"
+    interrupted(here, after=0, storage=storage)
+    with raises(CheckpointsAbsent, f"{here}/checkpoints/mine", os.uname().nodename, "phyla doctor mine --adopt"):
+        study(there, storage=storage).run()
+    (there / "checkpoints" / "mine").mkdir(parents=True)
+    maintain("mine", Places.of(there, storage)).adopt()
+    # There is no way back without adopting that one.
+    with raises(CheckpointsAbsent, f"{there}/checkpoints/mine", "phyla doctor mine --adopt"):
+        study(here, storage=storage).run()
+    assert study(there, storage=storage).run().counts() == {"completed": MEMBERS * TRIALS}
+
+
+MEETING = """
+import socket
+
+from phyla.controller import StudyRecords
+from phyla.store.sql.store import SqlStore
+
+METHOD = os.environ["METHOD"]
+OWNER = {"create_study": SqlStore, "set_directory": StudyRecords}[METHOD]
+call = getattr(OWNER, METHOD)
+
+
+def call_together(*args, **named):
+    with socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))) as together:
+        together.recv(1)
+    return call(*args, **named)
+
+
+setattr(OWNER, METHOD, call_together)
+"""
+
+
+@pytest.mark.parametrize("method", ["create_study", "set_directory"])
+def test_of_two_homes_that_start_a_study_at_once_one_trains(
+    tmp_path: Path, method: str, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    storage, homes = f"sqlite:///{tmp_path}/shared.db", [tmp_path / "a", tmp_path / "b"]
+    (tmp_path / "study.py").write_text(STUDY_FILE + MEETING)
+    words = ["-m", "phyla.cli", "run", "study.py", "--workers", 0, "--storage", storage, "--home"]
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+        server.settimeout(120)
+        environment = child_environment({"METHOD": method, "PORT": str(server.getsockname()[1])})
+        runs = [forked.Forked([*words, home], cwd=tmp_path, env=environment) for home in homes]
+        for run in runs:
+            stack.callback(run.kill)
+        for meeting in [server.accept()[0] for _ in runs]:
+            meeting.close()
+        errors = [run.communicate(120)[1] for run in runs]
+    assert sorted(run.wait() for run in runs) == [0, 1], errors
+    lost = next(number for number, run in enumerate(runs) if run.wait())
+    home, other = homes[lost], homes[1 - lost]
+    check_facts(errors[lost], f"{home}/checkpoints/mine", f"{other}/checkpoints/mine", os.uname().nodename)
+    check_facts(errors[lost], "--checkpoints", "doctor mine --adopt")
+    assert "Traceback" not in errors[lost]
+
+    results = load_study("mine", home=other, storage=storage)
+    assert history(results) == undisturbed
+    assert results.counts() == {"completed": MEMBERS * TRIALS}
+    assert {row.state for row in results.checkpoints()} <= {CheckpointState.LIVE, CheckpointState.DELETED}
+    assert [path.name for path in (home / "checkpoints" / "mine").iterdir()] == [OWNER_NAME]
+    before = tree(other / "checkpoints")
+    # Deleting it there would leave the checkpoints behind.
+    with raises(CheckpointsAbsent, f"{other}/checkpoints/mine"):
+        delete("mine", Places.of(home, storage))
+    assert tree(other / "checkpoints") == before
+    assert command(tmp_path, "doctor", "mine", "--home", other, "--storage", storage).returncode == 0
+
+
+def test_what_adopts_a_second_directory_replaces_the_first(tmp_path: Path) -> None:
+    here, there, storage = tmp_path / "here", tmp_path / "there", f"sqlite:///{tmp_path}/shared.db"
+    interrupted(here, storage=storage)
+    root = there / "checkpoints" / "mine"
+    root.mkdir(parents=True)
+    check_facts(maintain("mine", Places.of(there, storage)).adopt(), root, "it was empty")
+    with raises(CheckpointsAbsent, f"{here}/checkpoints/mine", str(root)):
+        study(here, storage=storage).run()
+    # And back: everything is in the first one.
+    check_facts(maintain("mine", Places.of(here, storage)).adopt(), f"the study had {root}", "0 are missing")
+    with raises(CheckpointsAbsent, f"{here}/checkpoints/mine", str(root)):
+        study(there, storage=storage).run()
+    assert study(here, storage=storage).run().counts() == {"completed": MEMBERS * TRIALS}
 
 
 def test_results_are_read_where_the_checkpoints_are_not(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
 from phyla.formatting import join_names
 
 OWNER_NAME = ".phyla-owner.json"
-FORMAT = 1
+FORMAT = 2
 WORK_DIRS = (".staging", ".deleting")
 
 _ATTEMPT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{6})([0-9a-f]{6})(?:\.p\d+)?")
@@ -31,13 +31,24 @@ class Owner:
     """The study of one store that a checkpoint directory belongs to.
 
     Names of its checkpoints contain `prefix`, six digits of the store's id. `copied_from` is the id of the store
-    that this one is a copy of, if it is one.
+    that this one is a copy of, if it is one. `directory` is the name of the study's directory in its
+    marker; empty if the store knows of none.
     """
 
     store: str
     study: str
     prefix: str
     copied_from: str | None = None
+    directory: str = ""
+
+
+@final
+class OwnerMarker(NamedTuple):
+    """What a marker says: to which study of which store the directory belongs, and its unique name."""
+
+    store: str
+    study: str
+    directory: str
 
 
 @final
@@ -86,24 +97,28 @@ class Ownership:
     def __init__(self, place: "MarkedDirectory | MarkedPrefix", owner: Owner) -> None:
         self._place = place
         self._owner = owner
+        self._directory = owner.directory
         self._is_study = True
 
-    def check(self) -> None:
-        """Verify that the place exists and belongs to this study."""
+    def check(self) -> str:
+        """Verify that the place exists and is this study's, and return the name of the directory."""
         marker = self._marker() or self._marker_or_refuse_content()
         if marker is None:
             raise self._absent("the directory is empty" if self._place.is_there() else "no such directory")
         self._compare(marker)
+        if self._directory and marker.directory != self._directory:
+            raise self._absent(f"the directory there was marked as {marker.directory}")
+        return marker.directory
 
-    def claim(self, known: int | None) -> None:
-        """Verify that the place belongs to this study; create and mark it if nothing is expected there.
+    def claim(self, directory: str | None) -> str:
+        """Verify that the place belongs to this study, as `check`; create and mark it if the study has none.
 
-        `known` is the number of checkpoints that the store expects there; None if it has no such study yet.
+        `directory` is the name of the study's; empty if it has none, None if the store has no such study yet.
         """
-        self._is_study = known is not None
-        if self._marker() is None and not known and self._marker_or_refuse_content() is None:
+        self._is_study, self._directory = directory is not None, directory or ""
+        if not directory and self._marker() is None and self._marker_or_refuse_content() is None:
             self._write(replace=False)
-        self.check()
+        return self.check()
 
     def adopt(self) -> str:
         """Mark the place as this study's, and return its former owner; deletes nothing."""
@@ -114,13 +129,15 @@ class Ownership:
             marker = self._marker()
         except CheckpointsNotOurs:
             marker = None
-        if marker is not None and marker[1] != self._owner.study:
+        if marker is not None and marker.study != self._owner.study:
             self._compare(marker)
         if marker is None:
             self._refuse_content([name for name in entries if not self._place.is_checkpoint(name)])
-        self._write(replace=True)
+        before, self._directory = self._directory, self._write(replace=True)
+        if marker is not None and marker.store == self._owner.store:
+            return f"the study had {before}"
         if marker is not None:
-            return f"it belonged to store {marker[0]}"
+            return f"it belonged to store {marker.store}"
         return "it had no marker, and only checkpoints in it" if entries else "it was empty"
 
     def make_restored_error(self, names: list[str]) -> CheckpointsNotOurs:
@@ -131,7 +148,7 @@ class Ownership:
             adoptable=True,
         )
 
-    def _marker(self) -> tuple[str, str] | None:
+    def _marker(self) -> OwnerMarker | None:
         try:
             content = self._place.read()
             if content is None:
@@ -139,7 +156,7 @@ class Ownership:
             raw = loads(content)
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}")
-            return str(raw["store"]), str(raw["study"])
+            return OwnerMarker(str(raw["store"]), str(raw["study"]), str(raw["directory"]))
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -147,8 +164,8 @@ class Ownership:
                 f"its marker {self._place}/{OWNER_NAME} is damaged: {error}", adoptable=True
             ) from error
 
-    def _compare(self, marker: tuple[str, str]) -> None:
-        store, study = marker
+    def _compare(self, marker: OwnerMarker) -> None:
+        store, study = marker.store, marker.study
         if study != self._owner.study:
             raise self._not_ours(f"it belongs to study {study!r} of store {store}", adoptable=False)
         if store == self._owner.store:
@@ -165,7 +182,7 @@ class Ownership:
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
 
-    def _marker_or_refuse_content(self) -> tuple[str, str] | None:
+    def _marker_or_refuse_content(self) -> OwnerMarker | None:
         # The marker is written before everything else: entries without it are foreign only if there still is none.
         entries = self._entries()
         marker = self._marker()
@@ -181,9 +198,11 @@ class Ownership:
                 adoptable=adoptable,
             )
 
-    def _write(self, *, replace: bool) -> None:
-        text = dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
-        self._place.write(text, replace=replace)
+    def _write(self, *, replace: bool) -> str:
+        directory = f"{self._place} on {socket.gethostname()} ({uuid.uuid4().hex})"
+        marker = OwnerMarker(self._owner.store, self._owner.study, directory)
+        self._place.write(dumps({"format": FORMAT, **marker._asdict()}) + "\n", replace=replace)
+        return directory
 
     def _unreachable(self, why: str) -> CheckpointsAbsent:
         return CheckpointsAbsent(
@@ -193,11 +212,14 @@ class Ownership:
 
     def _absent(self, why: str) -> CheckpointsAbsent:
         study = self._owner.study
+        host = socket.gethostname()
+        marked = f"; the study's directory was marked as {self._directory}" if self._directory else ""
+        creation = "" if self._place.is_there() else "make the directory and "
         return CheckpointsAbsent(
-            f"the checkpoints of study {study!r} are not in {self._place} on {socket.gethostname()}: {why}. "
+            f"the checkpoints of study {study!r} are not in {self._place} on {host}: {why}{marked}. "
             f"Nothing was decided, deleted or marked as lost. {self._place.recovery}, "
             "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
-            f"good, {self._place.creation}run: phyla doctor {study} --adopt"
+            f"good, {creation}run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, reason: str, *, adoptable: bool) -> CheckpointsNotOurs:
@@ -219,7 +241,7 @@ class Ownership:
 class MarkedDirectory:
     """A directory with a marker; methods raise CheckpointStorageFailed where it is out of reach."""
 
-    recovery, creation = "Mount the disk, run from where the study was begun", "make the directory and "
+    recovery = "Mount the disk, run from where the study was begun"
     """How to recover a missing place."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
@@ -286,7 +308,7 @@ class MarkedDirectory:
 class MarkedPrefix:
     """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
 
-    recovery, creation = "Check that it is the right bucket and prefix", ""
+    recovery = "Check that it is the right bucket and prefix"
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

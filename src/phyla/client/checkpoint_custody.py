@@ -106,12 +106,17 @@ def _may_complete(reader: Reader, attempt: Attempt) -> bool:
     return newest.state is JobState.PENDING and newest.token == attempt.token
 
 
-def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Checkpoints:
-    """Return the checkpoints of a study in the directory `root`, or below a URL, without accessing files."""
+def open_checkpoints(store: Store, study: StudyRecord | str, root: Path | RemotePlace) -> Checkpoints:
+    """Return the checkpoints of a study in the directory `root`, or below a URL, without accessing files.
+
+    Of a study that the store does not have yet, pass the name.
+    """
     identity = store.identity()
+    name, directory = (study, "") if isinstance(study, str) else (study.name, study.location)
     owner = Owner(
         store=identity.id if identity.lasting else MEMORY,
-        study=study,
+        study=name,
+        directory=directory,
         prefix=identity.id[:6],
         copied_from=identity.copied_from,
     )
@@ -121,14 +126,15 @@ def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Chec
 def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Checkpoints) -> Sequence[str]:
     """Check that a checkpoint directory belongs to the study, before any decision.
 
-    The directory is created and marked if the study never had a checkpoint and no worker trains it: its first
-    checkpoints may be in the making in another directory. The names of directories in it that this store did not
-    make are returned and not touched. `CheckpointsNotOurs` if the store lost records of some.
+    Of several processes that claim a directory for a study that has none, one makes its own the study's, and the
+    others are refused. The names of directories in it that this store did not make are returned and not touched.
+    `CheckpointsNotOurs` if the store lost records of some.
     """
     ownership = repository.ownership
     if ownership is None:
         return ()
-    ownership.claim(None if study is None else known_checkpoints(store, study) or _in_the_making(store, study))
+    recorded = None if study is None else store.look(study.id, queries.study).location
+    directory = ownership.claim(recorded)
     names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
     if study is None:
         forgotten = [name for name in names if (parsed := parse_name(name)) and parsed.prefix == repository.prefix]
@@ -138,11 +144,9 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
         forgotten, unknown = directories.forgotten, directories.unknown
     if forgotten:
         raise ownership.make_restored_error(forgotten)
+    if study is not None and not recorded:
+        ownership.claim(records_of(store, study.id).set_directory(directory, ""))
     return unknown
-
-
-def _in_the_making(store: Store, study: StudyRecord) -> int:
-    return len(store.look(study.id, queries.running, leased=True))
 
 
 def known_checkpoints(store: Store, study: StudyRecord) -> int:

@@ -25,7 +25,7 @@ RECORDS = Part(
     name="records",
     kind=StudyRecords,
     methods={
-        Role.WORKER: ("mark_deleting", "set_checkpoints", "set_unusable", "fail_study"),
+        Role.WORKER: ("mark_deleting", "set_checkpoints", "set_unusable", "fail_study", "set_directory"),
         Role.OPERATOR: ("import_checkpoints", "note_start", "store_config", "begin_deleting"),
     },
 )

@@ -7,8 +7,17 @@ from typing import final
 from phyla import machine
 from phyla.configuration import check_unchanged
 from phyla.errors import StateError
-from phyla.machine import Imported, Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
-from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, RunStart, StudyState
+from phyla.machine import (
+    Imported,
+    Insert,
+    MarkDeleting,
+    SetCheckpointState,
+    SetConfig,
+    SetLocation,
+    SetStudyState,
+    Update,
+)
+from phyla.records import Checkpoint, CheckpointState, FileName, JsonObject, MemberState, RunStart, StudyState
 from phyla.store import Store
 from phyla.store.retry import repeatable
 from phyla.system.failpoints import failpoint
@@ -88,6 +97,18 @@ class StudyRecords:
     def fail_study(self, message: str) -> None:
         """Mark the study as failed: it hands out no more work."""
         self._store.set_state(self._study, StudyState.FAILED, message)
+
+    @repeatable
+    def set_directory(self, directory: FileName, before: FileName) -> FileName:
+        """Make a directory that of the study's checkpoints, unless another process has replaced the one `before`.
+
+        Returns:
+            The name of the directory that is the study's now.
+        """
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            if tx.study().location == before and not tx.study().watched:
+                tx.apply([SetLocation(directory)])
+            return tx.study().location
 
     def begin_deleting(self) -> None:
         """Mark the study as being deleted; `StateError` if a worker has a job of it, or of its watchers."""

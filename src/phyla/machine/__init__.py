@@ -17,6 +17,7 @@ from phyla.machine.commands import (
     Reprioritise,
     SetCheckpointState,
     SetConfig,
+    SetLocation,
     SetStrategyState,
     SetStudyState,
     SetTally,

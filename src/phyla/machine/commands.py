@@ -12,6 +12,7 @@ from phyla.records import (
     EvalEvent,
     EvalJob,
     EvalResult,
+    FileName,
     Group,
     Json,
     JsonObject,
@@ -101,6 +102,14 @@ class SetConfig:
     """Replace the study's configuration; done members that are not retired become ready again."""
 
     config: JsonObject
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SetLocation:
+    """Set which directory the checkpoints of a population are in."""
+
+    location: FileName
 
 
 @final
@@ -208,6 +217,7 @@ Command: TypeAlias = (
     | EndAttempt
     | RenewAttempts
     | SetConfig
+    | SetLocation
     | TakeCheckpoint
     | MarkDeleting
     | SetCheckpointState

@@ -50,7 +50,8 @@ class StudyRecord:
         strategy_state: JSON that the strategy committed with its last decision that carried one.
         message: why the study stopped or failed, and what to do.
         resumed_at: when it was last let go on after it was stopped or failed; None: never.
-        location: the watched directory; empty for any other kind.
+        location: the watched directory; of a population, the name in the marker of its checkpoint directory, empty
+            until there is one.
         source: id of the study whose checkpoints it watches; None for any other kind.
     """
 

@@ -95,7 +95,7 @@ def _load_watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[S
     sources: Sources = DirectorySources(Path(record.location))
     if record.kind is StudyKind.STUDY:
         source = next(study for study in store.studies() if study.id == record.source)
-        repository = open_checkpoints(store, source.name, place(config["checkpoints"], config["outputs"]))
+        repository = open_checkpoints(store, source, place(config["checkpoints"], config["outputs"]))
         if known_checkpoints(store, source):
             repository.check_owner()
         sources = StudySources(repository)

@@ -144,7 +144,7 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         if study is None:
             raise PhylaError(f"study {name!r} is gone from {store.url}")
         rules = from_config(config, plugins.resolve)
-        repository = open_checkpoints(store, study.name, place(spec.checkpoints, spec.outputs))
+        repository = open_checkpoints(store, study, place(spec.checkpoints, spec.outputs))
         repository.check_owner()
         # If the stored configuration differs, the controller adopts what it can.
         client = Client(store, replace(study, config=config), rules, repository, collects=False)

@@ -26,7 +26,7 @@ from durability import TOY, defects, unfinished
 from failing_disk import FAILURES, Calls, FailingDisk, Failure
 from forked import Forked
 from phyla.checkpoints import MANIFEST_NAME
-from phyla.checkpoints.ownership import OWNER_NAME
+from phyla.checkpoints.ownership import FORMAT, OWNER_NAME
 from phyla.records import GroupState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -483,7 +483,9 @@ def _replace_root(case: Case) -> None:
             (folder / "weights.bin").write_bytes(b"precious")
     if way.startswith("other"):
         study = "toy" if way == "other store" else "theirs"
-        (root / OWNER_NAME).write_text(json.dumps({"format": 1, "store": "f" * 32, "study": study}))
+        (root / OWNER_NAME).write_text(
+            json.dumps({"format": FORMAT, "store": "f" * 32, "study": study, "directory": "theirs"})
+        )
     before = tree(case.weights)
 
     def unchanged() -> None:

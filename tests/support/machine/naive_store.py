@@ -649,6 +649,8 @@ class NaiveTransaction:
                 self.set_study(state=study_state, message=message)
             case machine.SetStrategyState(json):
                 self.set_study(strategy_state=json)
+            case machine.SetLocation(location):
+                self.set_study(location=location)
             case machine.InsertCheckpoint(checkpoint, groups):
                 key = self._insert_checkpoint(checkpoint)
                 for group, jobs in groups:

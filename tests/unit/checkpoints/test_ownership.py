@@ -43,7 +43,7 @@ def test_of_two_stores_that_claim_at_once_one_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}', "\0\0"])
 def test_a_damaged_marker_is_refused_until_the_directory_is_adopted(tmp_path: Path, damage: str) -> None:
     made, ownership = checkpoints(tmp_path)
-    ownership.claim(0)
+    ownership.claim("")
     made.check_owner()
     (tmp_path / OWNER_NAME).unlink()
     (tmp_path / OWNER_NAME).write_text(damage)
@@ -51,6 +51,31 @@ def test_a_damaged_marker_is_refused_until_the_directory_is_adopted(tmp_path: Pa
         made.check_owner()
     ownership.adopt()
     made.check_owner()
+
+
+def test_of_two_directories_of_a_study_only_the_one_that_the_store_knows_is_its(tmp_path: Path) -> None:
+    (_, first), (stray, second) = checkpoints(tmp_path / "first"), checkpoints(tmp_path / "second")
+    known = first.claim(None)
+    for facts in (second.claim(""), f"{tmp_path}/second"):
+        for call in (lambda: second.claim(known), stray.check_owner, lambda: stray.stage("1.1")):
+            with raises(CheckpointsAbsent, known, facts, "--checkpoints", "phyla doctor s --adopt"):
+                call()
+    # A process that opens it later is refused, too.
+    owner = Owner(store="a" * 32, study="s", prefix="a" * 6, directory=known)
+    with raises(CheckpointsAbsent, known):
+        LocalCheckpoints(tmp_path / "second", owner=owner).check_owner()
+    assert [path.name for path in (tmp_path / "second").iterdir()] == [OWNER_NAME]
+    # The marker moves with the directory.
+    (tmp_path / "first").rename(tmp_path / "moved")
+    LocalCheckpoints(tmp_path / "moved", owner=owner).check_owner()
+    with raises(CheckpointsAbsent, known, tmp_path / "first"):
+        first.claim(known)
+    assert not (tmp_path / "first").exists()
+    # Once it is adopted, the other is refused.
+    check_facts(second.adopt(), known)
+    adopted = second.check()
+    with raises(CheckpointsAbsent, known, adopted):
+        checkpoints(tmp_path / "moved")[1].claim(adopted)
 
 
 def test_a_directory_of_a_store_that_was_copied_can_be_adopted_and_one_of_another_study_cannot(
@@ -148,9 +173,9 @@ def test_staging_never_makes_a_root_that_is_gone(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("precious")
-    for known in (None, 0):
+    for directory in (None, ""):
         with raises(CheckpointsNotOurs, "root"):
-            checkpoints(tmp_path / "root")[1].claim(known)
+            checkpoints(tmp_path / "root")[1].claim(directory)
     assert (tmp_path / "root").read_text() == "precious"
 
 
@@ -185,17 +210,17 @@ def test_content_without_a_marker_is_refused_and_only_checkpoints_can_be_adopted
 ) -> None:
     made, ownership = checkpoints(tmp_path)
     before = content(tmp_path, *names)
-    for known in (0, 3, None):
+    for directory in ("", "another", None):
         with raises(CheckpointsNotOurs, OWNER_NAME, *held) as caught:
-            ownership.claim(known)
+            ownership.claim(directory)
         # A study that does not exist yet has nothing to adopt.
-        assert str(caught.value).endswith("(it deletes nothing)") == (adoptable and known is not None)
+        assert str(caught.value).endswith("(it deletes nothing)") == (adoptable and directory is not None)
     with raises(CheckpointsNotOurs, *held):
         made.check_owner()
     if adoptable:
         assert ownership.adopt() == "it had no marker, and only checkpoints in it"
         made.check_owner()
-        ownership.claim(0)
+        ownership.claim(ownership.check())
         (tmp_path / OWNER_NAME).unlink()
     else:
         with raises(CheckpointsNotOurs, OWNER_NAME):
@@ -227,14 +252,13 @@ def test_of_checkpoints_that_are_not_there_it_is_said_why(tmp_path: Path) -> Non
     with raises(CheckpointsAbsent, "study 's'", tmp_path / "root"):
         ownership.check()
     with pytest.raises(CheckpointsAbsent, match="no such directory"):
-        ownership.claim(2)
-    assert not (tmp_path / "root").exists(), "what should hold two checkpoints is not made"
+        ownership.claim("another")
+    assert not (tmp_path / "root").exists(), "a second directory is not made"
     (tmp_path / "root").mkdir()
     with raises(CheckpointsAbsent, "phyla doctor s --adopt"):
-        ownership.claim(2)
+        ownership.claim("another")
     assert list((tmp_path / "root").iterdir()) == []
-    ownership.claim(0)
-    ownership.claim(2)
+    ownership.claim(ownership.claim(""))
 
 
 def test_checkpoints_that_the_store_does_not_know_are_named(tmp_path: Path) -> None:

@@ -199,6 +199,8 @@ class SqlTransaction(Population, Evaluating):
                 self._run(_WAKE_DONE)
                 self._members = None
                 self._change_study(config=config)
+            case machine.SetLocation(location):
+                self._change_study(location=location)
             case machine.TakeCheckpoint(name):
                 if self._run(_TAKE, name=name).rowcount != 1:
                     raise ParentGone(name)

@@ -101,7 +101,7 @@ def attach(
             f"study {study!r} uses functions of yours, which are not taken from a database: {error}. Pass the "
             "study itself: phyla.attach(Study(...))"
         ) from error
-    repository = open_checkpoints(store, study, places.checkpoints(study, record.config))
+    repository = open_checkpoints(store, record, places.checkpoints(study, record.config))
     client = Client(store, record, rules, repository)
     return Attached(client, rules, places, kinds)
 

@@ -112,7 +112,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
         deleted = _delete_files(store, record, places)
         if record.kind is StudyKind.POPULATION:
             # As long as the study is there, no other one of this name can claim the directory.
-            open_checkpoints(store, name, places.checkpoints(name, record.config)).remove_empty()
+            open_checkpoints(store, record, places.checkpoints(name, record.config)).remove_empty()
         store.delete_study(record.id)
         # Nothing is held in their names any more.
         for predecessor in launch.predecessors():
@@ -124,7 +124,7 @@ def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> No
     """Raise `CheckpointsAbsent` if checkpoints would stay behind in another place, unknown to any study."""
     if known_checkpoints(store, record):
         with contextlib.suppress(CheckpointsNotOurs):
-            open_checkpoints(store, record.name, places.checkpoints(record.name, record.config)).check_owner()
+            open_checkpoints(store, record, places.checkpoints(record.name, record.config)).check_owner()
 
 
 def overwrite(study: Declared) -> Places:
@@ -166,7 +166,7 @@ def _refuse_without_rights(store: "Store", record: StudyRecord, places: Places) 
     if record.kind is StudyKind.POPULATION:
         root = places.checkpoints(record.name, record.config)
         with contextlib.suppress(CheckpointsAbsent):  # then they stay
-            open_checkpoints(store, record.name, root).check_owner()
+            open_checkpoints(store, record, root).check_owner()
             changed += [root] if isinstance(root, Path) else []
     locked = {str(folder) for folder in changed if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)}
     if locked:
@@ -191,7 +191,7 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
     belongings, leftovers, failed = _belongings(store, record, places), list[str](), list[str]()
     root = places.checkpoints(record.name, record.config)
     if belongings.checkpoints or belongings.staged:
-        repository = open_checkpoints(store, record.name, root)
+        repository = open_checkpoints(store, record, root)
         try:
             # Only under its own marker is anything deleted.
             repository.check_owner()
@@ -248,7 +248,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     if record.kind is StudyKind.POPULATION:
         every_row = store.look(record.id, queries.checkpoints)
         rows = [row for row in placed(every_row) if row.state is not CheckpointState.DELETED]
-        repository = open_checkpoints(store, name, places.checkpoints(name, record.config))
+        repository = open_checkpoints(store, record, places.checkpoints(name, record.config))
         # Unfinished or unlisted files, if their name proves that this store wrote them.
         unfinished = {*repository.staged()}
         names = sorted({*repository.names(), *unfinished})

@@ -253,7 +253,7 @@ def _study(
     from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 
     about = f"study {study.name}"
-    repository = open_checkpoints(store, study.name, root)
+    repository = open_checkpoints(store, study, root)
     try:
         if known_checkpoints(store, study):
             repository.check_owner()

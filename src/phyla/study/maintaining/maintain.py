@@ -58,7 +58,7 @@ class Maintenance:
     @cached_property
     def _repository(self) -> Checkpoints:
         root = self.places.checkpoints(self._study.name, self._study.config)
-        return open_checkpoints(self._store, self._study.name, root)
+        return open_checkpoints(self._store, self._study, root)
 
     def retention(self) -> KeptCheckpoints:
         """Return which checkpoints are kept and why, and which may go; changes nothing."""
@@ -84,7 +84,7 @@ class Maintenance:
         """
         name, config = self._study.name, self._study.config
         root = self.places.like(config).checkpoint_root / name
-        repository = open_checkpoints(self._store, name, root)
+        repository = open_checkpoints(self._store, self._study, root)
         try:
             claim_checkpoints(self._store, self._study, repository)
         except CheckpointsAbsent:
@@ -95,7 +95,7 @@ class Maintenance:
             new_config = {key: value for key, value in config.items() if key != ROOT} | self.places.remembered()
             records_of(self._store, self._study.id).store_config(new_config, config)
         self._study = self._now()
-        repository = open_checkpoints(self._store, name, root)
+        repository = open_checkpoints(self._store, self._study, root)
         # Read before the files are listed, so that later commits do not count as missing.
         live = self._store.look(self._study.id, queries.checkpoints, state=CheckpointState.LIVE)
         names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
@@ -108,12 +108,15 @@ class Maintenance:
 
     def _take(self, root: Path | RemotePlace) -> str:
         """Mark a directory as the study's, and return what it was."""
-        repository = open_checkpoints(self._store, self._study.name, root)
+        repository = open_checkpoints(self._store, self._study, root)
         names = sorted({*repository.names(), *repository.staged()})
         restored = bool(self._store.look(self._study.id, sort_out, names, repository.prefix).forgotten)
         assert repository.ownership is not None
         was = repository.ownership.adopt()
         if not restored:
+            # Unless another process adopted another one meanwhile.
+            adopted, before = repository.ownership.check(), self._study.location
+            repository.ownership.claim(records_of(self._store, self._study.id).set_directory(adopted, before))
             return was
         # Checkpoints that the store does not know keep the old id in their names; new ones get a new id.
         self._store.renew_identity()

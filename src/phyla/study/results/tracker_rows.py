@@ -282,7 +282,7 @@ def make_tracked_study(study: StudyRecord, places: Places, existing: str | None 
     return TrackedStudy(
         name=study.name,
         created_at=study.created_at,
-        config=config | ({"checkpoints": study.location} if study.location else {}),
+        config=config | ({"checkpoints": study.location} if study.watched and study.location else {}),
         home=places.home,
         watched=study.watched,
         existing=existing,

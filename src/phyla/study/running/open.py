@@ -50,7 +50,7 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
         store = open_store(declared.places.storage)
     record = find_population(store, declared.name)
     place = declared.places.checkpoints(declared.name, None if record is None else record.config)
-    repository = open_checkpoints(store, declared.name, place)
+    repository = open_checkpoints(store, record or declared.name, place)
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
         claim_checkpoints(store, record, repository)
@@ -61,6 +61,8 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     before = store.create_study(declared.name, config, declared.seed, declared.rules.strategy.population_size)
     # Raises if another process was quicker, with another place.
     declared.places.checkpoints(declared.name, before.config)
+    if works and record is None:
+        claim_checkpoints(store, before, repository)
     record = reconcile(store, before, config, declared)
     if not list_given_up(store, before):
         _say_if_edited(before, declared.name, config["code"])
@@ -144,7 +146,7 @@ def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client
         store.close()
         raise
     joined = replace(declared, rules=replace(declared.rules, lease_s=lease_s(record.config)))
-    repository = open_checkpoints(store, declared.name, declared.places.checkpoints(declared.name, record.config))
+    repository = open_checkpoints(store, record, declared.places.checkpoints(declared.name, record.config))
     new_config = {**new_config, "lease_s": joined.rules.lease_s}
     return joined, Client(store, replace(record, config=new_config), joined.rules, repository, joins=True)
 
@@ -162,7 +164,7 @@ def change(
     try:
         try:
             place = declared.places.checkpoints(declared.name, record.config)
-            open_checkpoints(store, declared.name, place).check_owner()
+            open_checkpoints(store, record, place).check_owner()
         except CheckpointsNotOurs:
             raise
         except CheckpointsAbsent:
