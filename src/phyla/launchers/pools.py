@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import final
 
 from phyla.client import Client
-from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
+from phyla.errors import (
+    AccessDenied,
+    ConfigurationError,
+    LauncherFailed,
+    Preempted,
+    SchemaMismatch,
+    StateError,
+    StoreError,
+    StudyFailed,
+)
 from phyla.formatting import format_count
 from phyla.launchers.contract import Pool, check_identity, launcher_named
 from phyla.supervision.term import PERSON, Term
@@ -202,6 +211,8 @@ class PoolRun:
             Preempted: a signal stopped it, or `phyla down` stopped its pool.
             StudyFailed: workers keep ending without progress.
             LauncherFailed: no worker could be started.
+            AccessDenied: the service rejects the token.
+            SchemaMismatch: another version of phyla has changed the store.
         """
         main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._interrupt) for number in self.term.signals} if main else {}
@@ -243,6 +254,7 @@ class PoolRun:
 
     def _attend(self) -> None:
         collected_at, self._attending = time.monotonic(), True
+        problem: str | None = None
         while not self._stopped_by:
             try:
                 if not self.client.is_active():
@@ -251,9 +263,14 @@ class PoolRun:
                 if time.monotonic() - collected_at >= COLLECT_S:
                     collected_at = time.monotonic()
                     self.client.collect()
+                problem = None
+            except (AccessDenied, SchemaMismatch):
+                raise  # It ends workers, too: a later try does not succeed.
             except (ConfigurationError, LauncherFailed, OSError, StoreError) as error:
                 # The workers that are alive continue as soon as they can, for example if only the home is full.
-                LOG.warning("%s; trying again", error)
+                if str(error) != problem:
+                    LOG.warning("%s; trying again", error)
+                problem = str(error)
                 self._next_look = time.monotonic() + LOOK_S[1]
             ends_at = time.monotonic() + STATE_S
             while time.monotonic() < ends_at and not self._stopped_by:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from facts import check_facts
-from phyla.errors import LauncherFailed
+from phyla.errors import AccessDenied, LauncherFailed, SchemaMismatch, StoreError, StoreUnavailable
 from phyla.launchers import Launcher, Pool
 from phyla.launchers.pools import PoolRun
 from phyla.supervision.term import Term
@@ -86,6 +86,62 @@ def test_a_failure_while_a_worker_is_replaced_does_not_stop_the_pool(
         run._attend()
     assert len(caplog.messages) == 1
     assert (engine.started, engine.stopped) == (1, 0)
+
+
+class Failing(Full):
+    """An engine that counts how often its workers are stopped, for a study whose store fails."""
+
+    def __init__(self, *errors: StoreError) -> None:
+        super().__init__()
+        self._errors = iter(errors)
+        self.started, self.stopped = False, 0
+
+    def start(self, pool: Pool) -> None:
+        self.started = True
+
+    def alive(self, pool: Pool) -> int:
+        return pool.workers if self.started else 0
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        self.stopped += 1
+
+    def is_active(self) -> bool:
+        """Fail in each way once, after the pool was started; then the study has ended."""
+        for error in self._errors if self.started else ():
+            raise error
+        return not self.started
+
+
+def run_failing(engine: Failing, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.launchers.pools.launcher_named", lambda name: engine)
+    monkeypatch.setattr("phyla.launchers.pools.STATE_S", 0.0)
+    pool = Pool(name="p", launcher="failing", command=["true"], workers=3, folder=folder / "p")
+    client: Any = SimpleNamespace(
+        is_active=engine.is_active,
+        collect=lambda: None,
+        store=SimpleNamespace(hold_on=lambda patience_s: None),
+    )
+    how: dict[str, Any] = dict.fromkeys(("progress", "on_loss", "on_tick", "on_interrupt"), lambda: 0)
+    PoolRun(client=client, pool=pool, term=Term(), **how).run()
+
+
+def test_a_run_warns_once_of_a_store_that_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = [StoreUnavailable("it is away")] * 3
+    with caplog.at_level(logging.WARNING, "phyla"):
+        run_failing(Failing(*away, StoreUnavailable("it starts"), *away), tmp_path, monkeypatch)
+    assert [message.split(";")[0] for message in caplog.messages] == ["it is away", "it starts", "it is away"]
+
+
+@pytest.mark.parametrize("error", [AccessDenied("unknown or expired token"), SchemaMismatch("newer")])
+def test_a_run_whose_store_refuses_it_stops_its_pool_and_fails(
+    error: StoreError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Failing(StoreUnavailable("it is away"), error)
+    with pytest.raises(type(error)):
+        run_failing(engine, tmp_path, monkeypatch)
+    assert engine.stopped == 1
 
 
 def test_a_run_tells_once_for_each_reason_that_workers_are_queued(
