@@ -18,7 +18,7 @@ from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
 from phyla.formatting import join_names
 
 OWNER_NAME = ".phyla-owner.json"
-FORMAT = 2
+FORMAT = 1
 WORK_DIRS = (".staging", ".deleting")
 
 _ATTEMPT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{6})([0-9a-f]{6})(?:\.p\d+)?")
@@ -156,7 +156,7 @@ class Ownership:
             raw = loads(content)
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}")
-            return OwnerMarker(str(raw["store"]), str(raw["study"]), str(raw["directory"]))
+            return OwnerMarker(str(raw["store"]), str(raw["study"]), str(raw.get("directory", "")))
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:

@@ -1,6 +1,7 @@
 """The marker of a checkpoint directory: who is first owns it, and nothing else is accepted."""
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from facts import check_facts, raises
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Owner, attempt_name, import_name, parse_name
 from phyla.checkpoints.disk import Disk
-from phyla.checkpoints.ownership import OWNER_NAME, Ownership
+from phyla.checkpoints.ownership import FORMAT, OWNER_NAME, Ownership
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
 
@@ -51,6 +52,15 @@ def test_a_damaged_marker_is_refused_until_the_directory_is_adopted(tmp_path: Pa
         made.check_owner()
     ownership.adopt()
     made.check_owner()
+
+
+def test_a_marker_without_a_name_is_as_good_until_the_store_knows_one(tmp_path: Path) -> None:
+    made, ownership = checkpoints(tmp_path)
+    (tmp_path / OWNER_NAME).write_text(json.dumps({"format": FORMAT, "store": "a" * 32, "study": "s"}))
+    made.check_owner()
+    assert ownership.claim("") == ""
+    with raises(CheckpointsAbsent, "another place", "phyla doctor s --adopt"):
+        ownership.claim("another place")
 
 
 def test_of_two_directories_of_a_study_only_the_one_that_the_store_knows_is_its(tmp_path: Path) -> None:
