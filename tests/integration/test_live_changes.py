@@ -225,7 +225,7 @@ def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: 
 @pytest.mark.parametrize("how", [StudyState.STOPPED, StudyState.FAILED])
 def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Path, how: StudyState) -> None:
     made = study(tmp_path, pbt(2, 2))
-    made.results()
+    assert made.ask() is not None
     opened = made._open()
     opened.store.set_state(opened.record.id, how, "for a test")
     if how is StudyState.STOPPED:
