@@ -178,11 +178,11 @@ def open_closed_output() -> None:
             setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8"))
 
 
-def escape_output() -> None:
-    """Make this process escape names of files that are not valid text when it prints them."""
+def prepare_output() -> None:
+    """Make this process write each line at once, into files and pipes, too, and escape what is not valid text."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
 
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -104,6 +104,22 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Ite
     return grid
 
 
+def flush_output() -> None:
+    """Write what was printed so far; `OSError` where that is not possible, and then nothing more is written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard(sys.stdout)  # Python would fail again when it exits.
+        raise
+    except (AttributeError, ValueError):
+        pass  # training in this process has replaced or closed it
+
+
+def _discard(stream: IO[str]) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
 @contextmanager
 def _or_nowhere(stream: IO[str]) -> Iterator[None]:
     """Print; discard further output once the terminal or reader is gone, or the disk is full.
@@ -113,8 +129,7 @@ def _or_nowhere(stream: IO[str]) -> Iterator[None]:
     try:
         yield
     except OSError:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), stream.fileno())
+        _discard(stream)
 
 
 class Display:

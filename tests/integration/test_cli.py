@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -201,16 +201,34 @@ def test_commands_and_scripts_need_no_output(tmp_path: Path, streams: str) -> No
     assert study.state == "completed"
 
 
-def test_a_full_disk_is_no_bug(small: "tuple[Path, str]") -> None:
-    words = [sys.executable, "-m", "phyla.cli", "best", "small"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["best", "small"], rarely(["--help"])])
+def test_a_full_disk_is_no_bug(small: "tuple[Path, str]", words: list[str], unbuffered: str) -> None:
     with open("/dev/full", "wb") as output:
-        done = subprocess.run(
-            words, cwd=small[0], env=environment(), stdout=output, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = printed_to(output, small[0], words, unbuffered)
     assert done.returncode == 1
     assert done.stderr.startswith("error: [Errno 28] No space left on device; ")
     assert "make room" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", rarely("1")])
+def test_a_reader_that_has_seen_enough_is_no_bug(small: "tuple[Path, str]", unbuffered: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as output:
+        done = printed_to(output, small[0], ["trials", "small"], unbuffered)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def printed_to(
+    output: BinaryIO, folder: Path, words: list[str], unbuffered: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command line, whose output is written at its end or at once."""
+    command, env = [sys.executable, "-m", "phyla.cli", *words], {**environment(), "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(
+        command, cwd=folder, env=env, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("module", ["phyla.errors", "typer.main", "sqlalchemy.event"])

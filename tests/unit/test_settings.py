@@ -1,5 +1,6 @@
 """What the environment says."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,11 @@ def test_a_token_file_without_a_token_is_named(
 def test_a_token_is_not_written_in_place_of_a_directory(tmp_path: Path) -> None:
     with raises(ConfigurationError, str(tmp_path), "directory"):
         write_secret(tmp_path, SECRET)
+
+
+def test_each_line_is_written_at_once_into_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "ascii"))
+    settings.prepare_output()
+    print("serving caf\u00e9")
+    assert written.getvalue() == b"serving caf\\xe9\n"

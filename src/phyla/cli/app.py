@@ -29,8 +29,8 @@ from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_place_error, is_storage_error
+from phyla.terminal import flush_output, visible
 from phyla.terminal import show as print
-from phyla.terminal import visible
 
 
 class Commands(TyperGroup):
@@ -149,11 +149,16 @@ def run_app() -> NoReturn:
     names = [function.__name__ for commands in PANELS.values() for function in commands]
     format_warnings(names)
     settings.open_closed_output()
-    settings.escape_output()
+    settings.prepare_output()
     study_modules.begin([""])
     sys.argv += options.file_arguments()
     try:
-        app(study_modules.command_line()[1:], prog_name="phyla")
+        try:
+            app(study_modules.command_line()[1:], prog_name="phyla")
+        finally:
+            flush_output()
+    except BrokenPipeError:  # the reader has seen enough, as in `| head`
+        sys.exit(options.EXIT_FAILED)
     except PhylaError as error:
         print(f"error: {options.add_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)

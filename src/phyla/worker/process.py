@@ -31,7 +31,7 @@ from phyla.errors import (
     is_storage_error,
 )
 from phyla.machine import NoTime, Outdated
-from phyla.settings import escape_output
+from phyla.settings import prepare_output
 from phyla.store import Store, hold_on, open_store
 from phyla.system.endings import ending
 from phyla.system.fork_safe_signals import handle
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _work() -> None:
-    escape_output()
+    prepare_output()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # before user code, whose own KeyboardInterrupt is an error
     faulthandler.enable(all_threads=False)  # into the log
     spec = WorkerSpec.from_json(sys.stdin.readline())
