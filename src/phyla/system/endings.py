@@ -70,7 +70,7 @@ def _end(status: int, unclean: int | None, due: threading.Event, handlers: threa
         f"the process {process.name!r} (number {process.pid})" for process in _processes() if not process.daemon
     ]
     names = ", ".join([*threads, *processes]) or "an exit handler"
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # training may have replaced or closed it
         sys.stdout.flush()
         print(  # noqa: T201
             f"warning: the work was done, but these were still running, and were ended: {names}. End "
@@ -83,6 +83,9 @@ def _end(status: int, unclean: int | None, due: threading.Event, handlers: threa
     due.set()
     handlers.join(HANDLERS_S)
     _kill()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # training may have replaced or closed it
+            stream.flush()  # what exit handlers printed
     os._exit(unclean if unclean is not None and not status else status)
 
 
