@@ -73,7 +73,7 @@ def best(
 def _best_json(best: "Best") -> dict[str, Any]:
     checkpoint = pick(best.checkpoint, "name", "index", "step", "digest", "size_bytes", path="where")
     return {
-        **pick(best, "trial", "member", "values", "metrics", "measurements", "noise"),
+        **pick(best, "trial", "member", "values", "metrics", "measurements", "noise", "unclear"),
         "expected": best.expected and pick(best.expected, "value", "low", "high"),
         "luckiest": best.luckiest and pick(best.luckiest, "fitness", "member", trial="id"),
         "checkpoint": {**checkpoint, "found": not best.checkpoint.gone},

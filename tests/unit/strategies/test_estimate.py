@@ -20,15 +20,15 @@ Parents = Sequence[int | None]
 
 
 def planted(
-    seed: int, *, noise: float, change: float = 0.3, members: int = MEMBERS
+    seed: int, *, noise: float, change: float = 0.3, members: int = MEMBERS, generations: int = GENERATIONS
 ) -> tuple[Array, Array, Parents]:
     """Return true levels, scores and parents of a population whose worst quarter copies its best quarter."""
     rng = np.random.default_rng(seed)
     parents: list[int | None] = [None] * members
     levels, scores, share = rng.normal(size=members), np.zeros(0), members // 4
-    for generation in range(GENERATIONS):
+    for generation in range(generations):
         scores = np.append(scores, levels[-members:] + noise * rng.normal(size=members))
-        if generation + 1 < GENERATIONS:
+        if generation + 1 < generations:
             first = generation * members
             ranks = np.argsort(scores[-members:])
             origins = np.arange(members)
@@ -96,6 +96,17 @@ def test_at_least_90_of_100_intervals_hold_the_true_level(members: int) -> None:
     assert np.mean(held) >= 0.9
 
 
+def test_small_studies_of_noise_are_rarely_taken_for_exact_and_exact_ones_rarely_for_unclear() -> None:
+    def estimated(noise: float) -> list[Estimates]:
+        populations = [planted(seed, noise=noise, members=8, generations=8) for seed in range(40)]
+        return [estimate(scores.tolist(), parents) for _, scores, parents in populations]
+
+    noisy, exact = estimated(1.0), estimated(0.0)
+    assert np.mean([estimates.exact and not estimates.unclear for estimates in noisy]) < 0.2
+    assert np.mean([estimates.unclear for estimates in noisy]) > 0.05
+    assert np.mean([estimates.exact and not estimates.unclear for estimates in exact]) > 0.8
+
+
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 @pytest.mark.parametrize(("factor", "shift"), [(1e-9, 0.0), (1e6, -3e6), (2.0, 1e3)])
 def test_units_do_not_matter(noise: float, factor: float, shift: float) -> None:
@@ -153,6 +164,7 @@ def test_few_trials_and_scores_that_rarely_change_are_taken_as_they_are(
     estimates = estimate(scores, parents)
     finite = [score for score in scores if math.isfinite(score)]
     assert estimates.exact
+    assert estimates.unclear == (len(scores) < 20)
     assert estimates.levels[: len(finite)].tolist() == finite
     assert estimates.winner([len(scores) - 1], scores.index(max(finite))) == scores.index(max(finite))
     assert estimates.expected(0, members=MEMBERS, maximize=True) is None

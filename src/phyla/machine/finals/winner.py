@@ -24,6 +24,7 @@ class Winner:
         measurements: how many measurements of a final that comes from; 0 if it is an estimate from the scores of
             its lineage.
         noise: standard deviation of the noise of one score by the scores of the study; None if it is not known.
+        unclear: whether there are too few trials to tell if scores are exact or noisy; False after a final.
         luckiest: the trial with the best score, if that is another one.
         lead: by how much it is better than the next best newest trial of a member, by estimate; None if it is not
             known.
@@ -33,6 +34,7 @@ class Winner:
     expected: Expected | None = None
     measurements: int = 0
     noise: float | None = None
+    unclear: bool = False
     luckiest: TrialRecord | None = None
     lead: float | None = None
 
@@ -65,6 +67,7 @@ class Standing:
             trial=trial,
             expected=estimates.expected(place, members=len(heads), maximize=maximize),
             noise=estimates.known_noise,
+            unclear=estimates.unclear,
             luckiest=None if estimates.exact or trial.id == luckiest.id else luckiest,
             lead=None if estimates.exact else estimates.lead(place, heads),
         )

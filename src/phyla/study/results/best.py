@@ -66,6 +66,7 @@ class Best:
     expected: Expected | None = None  # fitness expected when it is measured again; None where scores are exact
     measurements: int = 0  # how many of a final that comes from; 0 if it is an estimate from other trials' scores
     noise: float | None = None  # standard deviation of the noise of one score; None if it is not known
+    unclear: bool = False  # whether there are too few trials to tell if scores are exact or noisy
     luckiest: TrialRecord | None = None  # the trial with the best score, if that is another one
     lead: float | None = None  # how much better it is than the next member's newest, by estimate, if that is known
 
@@ -77,6 +78,8 @@ class Best:
 def explain_best(best: Best) -> list[tuple[str, str]]:
     """Return why a trial is the best one, as labels and texts; empty where scores are exact."""
     lines = []
+    if best.unclear:
+        lines.append(("expected", "not known: too few trials to tell luck from progress; a final measures it"))
     if best.expected is not None:
         how = f"{best.measurements} new measurements in the final"
         if not best.measurements:
@@ -129,7 +132,7 @@ def front_of(study: str, aim: Aim, best: Sequence[BestTrial], root: Root) -> lis
 
 
 def _why_best(winner: Winner | None) -> dict[str, Any]:
-    names = ("expected", "measurements", "noise", "luckiest", "lead")
+    names = ("expected", "measurements", "noise", "unclear", "luckiest", "lead")
     return {} if winner is None else {name: getattr(winner, name) for name in names}
 
 
