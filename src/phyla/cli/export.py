@@ -270,7 +270,7 @@ def compare(
         float | None,
         Option(
             help="Report when each study first reaches this value.",
-            show_default="the worst median of final values",
+            show_default="the worst median of best scores",
         ),
     ] = None,
     output: Annotated[

@@ -132,11 +132,12 @@ class PairTest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyGroup:
-    """The replicates of one study that have a finite fitness, and the curve of each."""
+    """The replicates of one study that have a finite fitness, and the curve and the final value of each."""
 
     name: str
     studies: tuple[ComparedStudy, ...]
     curves: tuple[Curve, ...]
+    values: tuple[float, ...]
 
     @cached_property
     def band(self) -> Band:
@@ -146,15 +147,14 @@ class StudyGroup:
     @cached_property
     def final(self) -> Spread:
         """The final values of the replicates."""
-        values = [curve.ys[-1] for curve in self.curves]
-        unit = unit_of(values)
+        values, unit = self.values, unit_of(self.values)
         low, median, high = (unit * np.quantile(np.divide(values, unit), [0.25, 0.5, 0.75])).tolist()
-        return Spread(tuple(values), low, median, high, mean_of(values))
+        return Spread(values, low, median, high, mean_of(values))
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
         """The final values by seed of the replicate."""
-        return {study.data.study.seed: value for study, value in zip(self.studies, self.final.values, strict=True)}
+        return {study.data.study.seed: value for study, value in zip(self.studies, self.values, strict=True)}
 
     @property
     def steps(self) -> float:
@@ -184,8 +184,9 @@ class ComparedGroups:
     Attributes:
         groups: those with at least one finite fitness, in the order given.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
-        target: the value to reach. By default it is the worst median of the groups' final values,
-            the worse of two middle values, so that more than half of each group's replicates reached it.
+        target: the score to reach. By default it is the worst median of the groups' best scores,
+            the worse of two middle scores, so that more than half of each group's replicates reached it.
+        expected: whether final values are the expected scores of the best trials; else they are the best scores.
         notes: warnings, such as studies that were excluded or are not complete.
     """
 
@@ -194,11 +195,17 @@ class ComparedGroups:
     maximize: bool
     by: By
     target: float
+    expected: bool
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{group.name!r} ({len(group.studies)})" for group in self.groups)
         return f"<{type(self).__name__} of {sizes} by {self.metric!r}>"
+
+    @property
+    def final_name(self) -> str:
+        """What final values are."""
+        return f"{'expected' if self.expected else 'final'} {self.metric}"
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work until then, None if most did not."""
@@ -227,7 +234,7 @@ class ComparedGroups:
                 {
                     "study": group.name,
                     ">replicates": str(len(final.values)),
-                    f">final {self.metric}": score(final.median),
+                    f">{self.final_name}": score(final.median),
                     ">quartiles": spread,
                     ">mean": score(final.mean),
                     f">{self.by} until {score(self.target)}": until,
@@ -261,7 +268,7 @@ class ComparedGroups:
                 }
             )
         return {
-            **{name: getattr(self, name) for name in ("metric", "maximize", "by", "target")},
+            **{name: getattr(self, name) for name in ("metric", "maximize", "by", "target", "expected")},
             "groups": groups,
             "tests": [test.to_json() for test in self.tests],
             "notes": list(self.notes),
@@ -276,7 +283,7 @@ class ComparedGroups:
                 "replicate": study.replicate,
                 "seed": study.data.study.seed,
                 "state": study.data.study.state.value,
-                "final": curve.ys[-1],
+                "final": value,
                 "work": curve.last,
                 "steps": study.data.total_steps,
                 "age": study.data.best_age,
@@ -285,7 +292,7 @@ class ComparedGroups:
                 **{f"{phase.value}_s": study.data.time.seconds[phase] for phase in Phase},
             }
             for group in self.groups
-            for study, curve in zip(group.studies, group.curves, strict=True)
+            for study, curve, value in zip(group.studies, group.curves, group.values, strict=True)
         ]
 
 

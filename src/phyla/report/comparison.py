@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from phyla.report.style import Figure
 
 
+LUCK = (
+    "Scores are noisy in {} of {} studies. Final values are the best single scores, which are lucky, and more so "
+    "with more trials. To compare expected scores, hold a final of every study: phyla final STUDY --file FILE."
+)
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyComparison(ComparedGroups):
@@ -76,23 +82,38 @@ def compare_studies(
     if not any(groups.values()):
         names = ", ".join(study.name for study in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
+    known = [study.data.expected for curves in groups.values() for study in curves]
+    expected = None not in known
+    if not expected and any(value is not None for value in known):
+        notes.append(LUCK.format(sum(value is not None for value in known), len(known)))
     finite = [
-        StudyGroup(name=name, studies=(*curves,), curves=(*curves.values(),))
+        StudyGroup(
+            name=name,
+            studies=(*curves,),
+            curves=(*curves.values(),),
+            values=tuple(_final(study, progress, expected=expected) for study, progress in curves.items()),
+        )
         for name, curves in groups.items()
         if curves
     ]
     maximize = studies[0].data.aim.maximize
     if target is None:
-        finals = [group.final.values for group in finite]
-        target = min(map(statistics.median_low, finals)) if maximize else max(map(statistics.median_high, finals))
+        ends = [[curve.ys[-1] for curve in group.curves] for group in finite]
+        target = min(map(statistics.median_low, ends)) if maximize else max(map(statistics.median_high, ends))
     return StudyComparison(
         groups=tuple(finite),
         metric=studies[0].data.aim.name,
         maximize=maximize,
         by=by,
         target=target,
+        expected=expected,
         notes=tuple(notes),
     )
+
+
+def _final(study: ComparedStudy, progress: Curve, *, expected: bool) -> float:
+    known = study.data.expected if expected else None
+    return progress.ys[-1] if known is None else known
 
 
 def _check(studies: Sequence[ComparedStudy]) -> None:

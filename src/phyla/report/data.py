@@ -63,7 +63,8 @@ class StudyData:
     """A snapshot of one study, from which figures and the report are made.
 
     `path_of` returns the path of a checkpoint by name; None if it was deleted. `best_trial` is the id of the best
-    trial as the study names it; None takes the one with the best score.
+    trial as the study names it; None takes the one with the best score. `expected` is its expected fitness, by a
+    final or an estimate; None where scores are exact, or there are too few to tell.
     """
 
     study: StudyRecord
@@ -77,6 +78,7 @@ class StudyData:
     evaluating: Attempts = field(default_factory=lambda: Attempts.of(()))
     starts: Sequence[RunStart] = ()
     best_trial: int | None = None
+    expected: float | None = None
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"

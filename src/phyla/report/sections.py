@@ -168,7 +168,6 @@ def _studies_table(comparison: ComparedGroups) -> Table:
         )
         for row in comparison.rows()
     ]
-    until = f"{comparison.by} until {score(comparison.target)}"
-    final = f">final {comparison.metric}"
-    columns = ("study", "state", ">seed", final, ">steps", ">age of the best weights", ">wall time", f">{until}")
+    until, final = f">{comparison.by} until {score(comparison.target)}", f">{comparison.final_name}"
+    columns = ("study", "state", ">seed", final, ">steps", ">age of the best weights", ">wall time", until)
     return Table(name="studies", title="Studies", columns=columns, **_limited(rows))

@@ -218,6 +218,28 @@ def aimed(name: str, objective: Objective) -> ComparedStudy:
     return ComparedStudy(data=data, group=name)
 
 
+def test_expected_scores_are_compared_where_every_study_has_one() -> None:
+    noisy = [
+        replace(study, data=replace(study.data, expected=value - 0.1))
+        for study, value in zip(replicates_of("a", A), A, strict=True)
+    ]
+    others = replicates_of("b", B)
+    comparison = compare_studies([*noisy, *(replace(one, data=replace(one.data, expected=0.2)) for one in others)])
+    assert comparison.expected
+    assert [group.final.values for group in comparison.groups] == [tuple(value - 0.1 for value in A), (0.2,) * 5]
+    assert [row["final"] for row in comparison.rows()][-5:] == [0.2] * 5
+    assert comparison.tests[0].difference == pytest.approx(0.4)
+    assert comparison.target == 0.5  # which scores reach, not expected ones
+    assert comparison.notes == ()
+    assert ">expected score" in comparison.table_of_groups()[0]
+
+    mixed = compare_studies([*noisy, *others])
+    assert not mixed.expected
+    assert [group.final.values for group in mixed.groups] == [tuple(A), tuple(B)]
+    check_facts(mixed.notes[0], "5 of 10 studies", "phyla final STUDY --file FILE")
+    assert ">final score" in mixed.table_of_groups()[0]
+
+
 def test_a_study_without_a_finite_fitness_is_named_and_excluded() -> None:
     comparison = compared(a=numbers(*A[:2]), b=[None, 0.4], c=[float("nan"), None])
     assert [(group.name, len(group.studies)) for group in comparison.groups] == [("a", 2), ("b", 1)]

@@ -20,7 +20,8 @@ def curves_figure(comparison: ComparedGroups) -> style.Figure:
         unit, size = time_unit(max(curve.last for group in comparison.groups for curve in group.curves))
         unit = f"time in which any job was running ({unit})"
     ranked = sorted(comparison.groups, key=lambda group: group.final.median, reverse=comparison.maximize)[:3]
-    answer = f"At the end: {', '.join(f'{short(group.name, 24)} {score(group.final.median)}' for group in ranked)}"
+    finals = ", ".join(f"{short(group.name, 24)} {score(group.final.median)}" for group in ranked)
+    answer = f"{'Expected' if comparison.expected else 'At the end'}: {finals}"
     answer += f" and {len(comparison.groups) - 3} more" if len(comparison.groups) > 3 else ""
     notes = ["Line: median of the replicates' best so far; band: their quartiles; dotted: the target."]
     figure = style.figure("Which is better?", answer, height=520, notes=notes)

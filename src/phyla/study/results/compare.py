@@ -30,8 +30,8 @@ def compare(
             name means that one. Results may come from different stores: where one replicate is in several of
             them, or one study is, these are compared with each other, and distinguished by their homes.
         by: `steps` of all members together, or `time` in which anything was running.
-        target: report when each study first reaches this value; by default the worst median of the final values
-            (of two middle values, the worse one).
+        target: report when each study first reaches this value; by default the worst median of the best scores
+            (of two middle scores, the worse one).
         home: where studies live, as for `Study`.
         storage: URL of the database, as for `Study`.
         checkpoints: where the checkpoints are, as for `Study`.

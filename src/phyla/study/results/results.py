@@ -328,6 +328,7 @@ class Results:
             evaluating=self.evaluating(),
             starts=tuple(self.starts()),
             best_trial=None if best is None else best.trial,
+            expected=None if best is None or best.expected is None else best.expected.value,
         )
 
     def _chosen(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
