@@ -52,6 +52,8 @@ PLACEHOLDERS = {
 """What differs from run to run, and what stands for it."""
 PROGRESS = re.compile(r"^[\d,]+ of [\d,?]+ trials\b.*\n", re.MULTILINE)
 """A line that says how far a study is: how many of them there are depends on how busy the machine is."""
+NEWS = re.compile(r"(?:^(?:warning: |  member ).*\n)+", re.MULTILINE)
+"""Warnings and decisions of a run: how often it looks for them depends on that, too, and so their order."""
 
 
 def transcript(scenario: str) -> str:
@@ -171,7 +173,12 @@ def normalized(printed: str, folder: Path) -> str:
     """Replace what differs from run to run."""
     shown = PROGRESS.findall(printed)[-1:]
     printed = PROGRESS.sub(lambda _: shown.pop() if shown else "", printed)
+    printed = NEWS.sub(_warnings_first, printed)
     return "\n\n".join(_aligned(block, str(folder)) for block in printed.split("\n\n"))
+
+
+def _warnings_first(news: re.Match[str]) -> str:
+    return "".join(sorted(news.group().splitlines(keepends=True), key=lambda line: line.startswith("  ")))
 
 
 def _aligned(block: str, folder: str) -> str:
