@@ -93,19 +93,21 @@ def best_lines(results: "Results") -> list[str]:
 
 def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
     """Show the best checkpoint of one suite, or of each suite with an objective."""
-    from phyla.study.results.pages.models import without_objective
+    from phyla.study.results.pages.models import describe_rivals, rivals_of, without_objective
 
     run = evaluations.name
     names = [suite] if suite else [outline.name for outline in evaluations.suites if outline.objective is not None]
     best = {name: evaluations.best(name) for name in names}
+    rivals = {name: rivals_of(evaluations, row) for name, row in best.items() if row is not None}
     if as_json:
         rows = [
             {
                 "run": run,
                 **pick(evaluation, "suite", "metric", "value", "stderr", "values", "trial"),
+                "rivals": len(rivals[name]),
                 "checkpoint": pick(evaluation, "index", "step", "branch", "gone", name="checkpoint", path="where"),
             }
-            for evaluation in best.values()
+            for name, evaluation in best.items()
             if evaluation is not None
         ]
         print_json((rows[0] if rows else None) if suite else rows)
@@ -115,25 +117,27 @@ def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_j
     if not any(best.values()):
         subject = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
         raise StudyNotFound(f"{subject} complete on no checkpoint of {run!r} yet")
-    print("\n\n".join(_describe_best(name, evaluation) for name, evaluation in best.items()))
+    blocks = [
+        [f"best {name}  no checkpoint is complete yet"]
+        if evaluation is None
+        else [*_describe_best(evaluation), *describe_rivals(evaluations, evaluation, rivals[name])]
+        for name, evaluation in best.items()
+    ]
+    print("\n\n".join(map("\n".join, blocks)))
 
 
-def _describe_best(suite: str, best: "BestEvaluation | None") -> str:
+def _describe_best(best: "BestEvaluation") -> list[str]:
     from phyla.study.results.pages.study import format_checkpoint
 
-    if best is None:
-        return f"best {suite}  no checkpoint is complete yet"
     branch = f", branch {best.branch}" if best.branch else ""
     trial = "" if best.trial is None else f", trial {best.trial}"
     estimates = ((name, estimate) for name, estimate in best.values.items() if name != best.metric)
-    return "\n".join(
-        [
-            f"best {best.suite}/{best.metric}  {format_estimate(best.value, best.stderr)}",
-            f"checkpoint  {format_checkpoint(best)}",
-            f"            step {step(best.step)}{branch}{trial}",
-            *(f"{name}  {format_estimate(estimate.value, estimate.stderr)}" for name, estimate in estimates),
-        ]
-    )
+    return [
+        f"best {best.suite}/{best.metric}  {format_estimate(best.value, best.stderr)}",
+        f"checkpoint  {format_checkpoint(best)}",
+        f"            step {step(best.step)}{branch}{trial}",
+        *(f"{name}  {format_estimate(estimate.value, estimate.stderr)}" for name, estimate in estimates),
+    ]
 
 
 def trials(

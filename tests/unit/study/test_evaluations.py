@@ -19,6 +19,7 @@ from phyla.records import GroupState
 from phyla.store import open_store
 from phyla.study import Evaluations
 from phyla.study.results.evaluations import evaluations_of
+from phyla.study.results.pages.models import describe_rivals, rivals_of
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,29 @@ def test_a_changed_eval_task_shows_its_newest_version(tmp_path: Path) -> None:
     Sightings(run.store, run.run, [suite]).backfill()
     (cell,) = run.evaluations.cells()
     assert (cell.status.value, cell.shards) == ("queued", 1)
+
+
+@phyla.eval_task
+def uncertain(evaluation: phyla.Evaluation) -> None:
+    stderr = None if evaluation.checkpoint.name == "unsure" else 0.01
+    evaluation.record(accuracy=evaluation.checkpoint.step / 1000, n=100, stderr=stderr)
+
+
+def test_checkpoints_within_the_errors_of_the_scores_may_be_as_good_as_the_best(tmp_path: Path) -> None:
+    suite = Suite("s", (uncertain,), objective=phyla.Maximize("accuracy_mean"))
+    run = EvaluatedRun(tmp_path, [suite])
+    steps = {"a": 500, "b": 872, "c": 873, "e": 880, "unsure": 881, "d": 900}  # 1.96 * 2 ** 0.5 * 10 is 27.7
+    for name, step in steps.items():
+        run.sees(name, step)
+    run.work()
+    best = run.evaluations.best("s")
+    assert best is not None
+    assert (best.checkpoint, best.stderr) == ("d", 0.01)
+    rivals = rivals_of(run.evaluations, best)
+    assert [rival.seen.name for rival in rivals] == ["c", "e"]
+    (line,) = describe_rivals(run.evaluations, best, rivals)
+    check_facts(line, "2 other checkpoints", "0.880", "--checkpoint e --against d")
+    assert list(describe_rivals(run.evaluations, best, [])) == []
 
 
 def test_results_can_be_read_where_the_code_cannot_be_imported(tmp_path: Path) -> None:

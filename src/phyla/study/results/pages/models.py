@@ -1,15 +1,16 @@
 """Results of single checkpoints, and how two of them differ."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import UsageError
-from phyla.evaluation import Cell
+from phyla.evaluation import Cell, GroupValues
 from phyla.evaluation.paired import ModelComparison, ModelScore, compare_models, metrics_in_both
 from phyla.evaluation.statistics import PerSeed, is_per_seed, per_seed
-from phyla.formatting import format_estimate, number
+from phyla.formatting import format_count, format_estimate, number
 from phyla.integrations.harness_results import (
     ModelResults,
     is_of_harness,
@@ -19,13 +20,47 @@ from phyla.integrations.harness_results import (
 )
 from phyla.pages import Table
 from phyla.records import Checkpoint, JsonObject, escape_name
+from phyla.strategies.estimate import SIGNIFICANT
 from phyla.worker.evaluating.samples import FILE, NAME, read_samples
 
 if TYPE_CHECKING:
-    from phyla.study.results.evaluations import Evaluations, MatrixRow
+    from phyla.study.results.evaluations import BestEvaluation, Evaluations, MatrixRow
 
 DETAILS = "harness"
 """Name of the file in which an eval task of lm-evaluation-harness saves what it says of the task."""
+
+
+def rivals_of(evaluations: "Evaluations", best: "BestEvaluation") -> list[GroupValues]:
+    """Return the other checkpoints that are not significantly worse than the best (5 %), by age.
+
+    Empty where standard errors are not known. Checkpoints are taken as independent. If they answered the same
+    questions, their differences have smaller errors; see `compare`.
+    """
+
+    def is_close(other: GroupValues) -> bool:
+        measured = other.values.get(best.metric)
+        if measured is None or measured.stderr is None or best.stderr is None or other.partial:
+            return False
+        return abs(measured.value - best.value) <= SIGNIFICANT * math.hypot(measured.stderr, best.stderr)
+
+    others = (
+        row for row in evaluations.values(best.suite) if row.seen.id != best.seen.id and not row.group.replicate
+    )
+    return [row for row in others if is_close(row)]
+
+
+def describe_rivals(
+    evaluations: "Evaluations", best: "BestEvaluation", rivals: Sequence[GroupValues]
+) -> Iterator[str]:
+    """Yield how many checkpoints may be as good as the best, and how to compare the newest of them with it."""
+    for newest in rivals[-1:]:
+        measured = newest.values[best.metric]
+        compared = ("--checkpoint", _name(newest.seen), "--against", _name(best.seen))
+        yield (
+            f"{format_count(len(rivals), 'other checkpoint')} may be as good, given the errors of the scores. The "
+            f"newest is {newest.seen.name} with {format_estimate(measured.value, measured.stderr)}. "
+            f"To compare them: {evaluations.places.command('evaluations', evaluations.name, *compared)}"
+        )
 
 
 def read_model(evaluations: "Evaluations", checkpoint: str) -> ModelResults:
