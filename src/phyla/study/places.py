@@ -91,6 +91,11 @@ class Places:
             if storage is None:
                 _refuse_foreign("PHYLA_STORAGE", settings.storage() or "")
         root = absolute_path(Path(home) if home is not None else settings.home())
+        with suppress(PermissionError):  # which opening the store reports
+            if root.is_file():
+                raise ConfigurationError(
+                    f"the home {root} is a file, not a directory: name another with --home, home= or PHYLA_HOME"
+                )
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         place = place_of(checkpoints or root / USUAL, root)
         if isinstance(place, Path):

@@ -22,6 +22,15 @@ def test_a_place_that_an_unset_variable_left_empty_is_refused(name: str) -> None
         Places.of(**{name: ""})
 
 
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "notes").write_text("mine")
+    with raises(ConfigurationError, file, "PHYLA_HOME"):
+        Places.of(file)
+    monkeypatch.setenv("PHYLA_HOME", str(file))
+    check_facts(cli("status", code=2), file, "--home")
+    assert file.read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "command"),
     [
