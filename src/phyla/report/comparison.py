@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LUCK = (
-    "Scores are noisy in {} of {} studies. Final values are the best single scores, which are lucky, and more so "
+    "Scores look noisy in {} of {} studies. Final values are the best single scores, which are lucky, and more so "
     "with more trials. To compare expected scores, hold a final of every study: phyla final STUDY --file FILE."
 )
 
