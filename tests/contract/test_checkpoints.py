@@ -379,6 +379,33 @@ def test_what_is_imported_is_committed(kept: Kept, tmp_path: Path) -> None:
     assert kept.open().verify("start-0-aaaaaa000000").digest == committed.digest
 
 
+@pytest.mark.parametrize("way", ["foreign", "copied", "linked", "read elsewhere"])
+def test_files_keep_the_times_at_which_they_were_written(kept: Kept, tmp_path: Path, way: str) -> None:
+    # Neither by name nor by number: programs load the newest file.
+    order = ["epoch_9.pt", "epoch_10.pt", "best.pt", "epoch-2/w", "epoch-1/w"]
+    elsewhere, mine = LocalCheckpoints(tmp_path / "elsewhere"), kept.open()
+    staged = mine.stage("17.2") if way == "read elsewhere" else elsewhere.stage("17.2")
+    for at, name in enumerate(order):
+        (staged / name).parent.mkdir(exist_ok=True)
+        (staged / name).write_text(name)
+        os.utime(staged / name, ns=(at * 1_000_000_007, at * 1_000_000_007))
+    name = "17.2"
+    if way == "read elsewhere":
+        mine.commit(name, step=3, now=5.0)
+    else:
+        source = staged
+        if way != "foreign":
+            elsewhere.commit(name, step=3, now=5.0)
+            source = elsewhere.path(name)
+        if way == "copied":
+            for file in order:
+                (source / file).chmod(0o644)
+        name = "start-0-aaaaaa000000"
+        import_checkpoint(mine, source, name, step=3, now=9.0)
+    path = kept.open().use(name)
+    assert [(path / file).stat().st_mtime_ns for file in order] == [at * 1_000_000_007 for at in range(5)]
+
+
 # --- killed in the middle
 
 

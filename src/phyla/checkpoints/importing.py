@@ -92,14 +92,14 @@ def _take_over(source: Path, manifest: Manifest, staged: Path) -> None:
         if origin.is_symlink():
             target.symlink_to(origin.readlink())
         elif origin.stat().st_mode & 0o222:
-            shutil.copyfile(origin, target)
+            _copy_file(origin, target)
         else:
             try:
                 target.hardlink_to(origin)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                shutil.copyfile(origin, target)
+                _copy_file(origin, target)
 
 
 def _copy(source: Path, staged: Path) -> None:
@@ -108,9 +108,16 @@ def _copy(source: Path, staged: Path) -> None:
     for relative in before:
         target = staged / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(base / relative, target)
+        _copy_file(base / relative, target)
     if _files(source) != before:
         raise CheckpointChanged(f"{source} was written to while it was imported; wait until it is complete")
+
+
+def _copy_file(origin: Path, target: Path) -> None:
+    """Copy content and time: training may load the newest file."""
+    shutil.copyfile(origin, target)
+    status = origin.stat()
+    os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
 
 def _files(source: Path) -> dict[str, tuple[int, int, int]]:

@@ -132,7 +132,10 @@ class LocalCheckpoints:
             pairs = zip(tree.entries, self._flush_files(tree), strict=True)
         except FileNotFoundError as error:
             raise _make_unfinished_error(error.filename) from error
-        files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in pairs]
+        files = [
+            ManifestFile(entry.relative, entry.size_bytes, digest, None if entry.is_link else entry.modified_ns)
+            for entry, digest in pairs
+        ]
         manifest = Manifest.of(files, step=step, created_at=now)
         failpoint("checkpoint.after_flush")
         self._manifest_begun.add(name)

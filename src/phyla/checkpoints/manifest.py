@@ -13,7 +13,7 @@ import posixpath
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from json import dumps, loads  # training may replace them where they are
 from pathlib import Path
@@ -140,11 +140,15 @@ def _digest(entry: Entry) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One file, or one symbolic link, of a checkpoint, by its path in it; `size_bytes` is as in `Entry`."""
+    """One file, or one symbolic link, of a checkpoint, by its path in it; `size_bytes` is as in `Entry`.
+
+    Copies of a file get its time, by which programs find the newest; a link has none.
+    """
 
     path: str
     size_bytes: int
     digest: str
+    modified_ns: int | None = None
 
 
 @final
@@ -198,9 +202,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the text of the manifest file: one line per file and a checksum of the text before it."""
-        lines = ",\n".join(
-            dumps({"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest}) for file in self.files
-        )
+        known = ({name: value for name, value in asdict(file).items() if value is not None} for file in self.files)
+        lines = ",\n".join(map(dumps, known))
         head = dumps({"format": FORMAT, "step": self.step, "created_at": self.created_at, "digest": self.digest})
         text = f'{head[:-1]}, "files": [\n{lines}\n]'
         return f'{text}, "checksum": "{blake3(text.encode()).hexdigest()}"}}\n'

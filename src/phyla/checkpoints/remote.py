@@ -264,6 +264,8 @@ class RemoteCheckpoints:
             target = staged / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             self._objects.get(f"{name}/{file.path}", target)
+            if file.modified_ns is not None:
+                os.utime(target, ns=(file.modified_ns, file.modified_ns))
 
         try:
             run_each(get, manifest.files)

@@ -107,6 +107,17 @@ def test_a_directory_that_matches_is_the_source_if_no_file_does(tmp_path: Path) 
         fill("{source:*-last}", values)
 
 
+def test_a_directory_is_as_old_as_the_newest_file_in_it(tmp_path: Path) -> None:
+    for at, (name, file) in enumerate([("new", "deep/er/w"), ("old", "w")]):
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (9 - at, 9 - at))
+        (tmp_path / name).joinpath("empty").mkdir()
+        os.utime(tmp_path / name, (at, at))
+    assert fill("{source:*}", {"source": str(tmp_path)}) == str(tmp_path / "new")
+
+
 def parsed(override: str) -> tuple[str, Any]:
     # Only the processes that run these tests import it.
     from hydra.core.override_parser.overrides_parser import OverridesParser

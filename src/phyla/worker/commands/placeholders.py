@@ -193,9 +193,12 @@ def newest(folder: Path, pattern: str) -> Path:
 def age(path: Path) -> tuple[int, list[int]]:
     """Return a key that sorts files, the newest last: when it was written, then the numbers in its path.
 
-    File systems cannot order files that are written within a few milliseconds.
+    File systems cannot order files that are written within a few milliseconds. A directory is as old as the newest
+    file in it: a copy of a checkpoint keeps the times of files only.
     """
-    return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", str(path))]
+    files = [file for file in path.rglob("*") if file.is_file()] or [path]
+    written_ns = max(file.stat().st_mtime_ns for file in files)
+    return written_ns, [int(number) for number in re.findall(r"\d+", str(path))]
 
 
 def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]:
