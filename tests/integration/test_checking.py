@@ -92,6 +92,7 @@ def labeled(trial):
 
 
 def noisy(trial):
+    assert trial.source is None or (trial.source.path / "w.bin").exists()
     (trial.checkpoint_dir / "w.bin").write_bytes(os.urandom(64))
     trial.report(loss=int.from_bytes(os.urandom(4), "big"))
 

@@ -499,6 +499,36 @@ def test_how_the_output_of_a_command_ends_is_shown(line: str, last: str, change:
     assert told.change.startswith(change)
 
 
+RESTARTS = """\
+import glob, json, os, sys
+save_to, rate, end, metrics = sys.argv[1:]
+x, step = 1.0, 0
+source = os.environ.get("PHYLA_SOURCE") if {reads} else None
+if source:
+    x, step = json.load(open(source + "/x.json"))
+while step < int(end):
+    x, step = x * (1 - float(rate)), step + 1
+json.dump([x, step], open(save_to + "/x.json", "w"))
+print(json.dumps({{"loss": x}}), file=open(metrics, "a"))
+"""
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_command_that_starts_over_is_told_from_one_that_finds_its_source_itself(
+    reads: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(RESTARTS.format(reads=reads))
+    arguments = [sys.executable, "-S", "train.py", "{save_to}", "{lr}", "{end_step}", "{metrics}"]
+    space = phyla.Space(lr=phyla.Float(1e-3, 1e-1, log=True))
+    made = study_of(phyla.Command(arguments, cwd=tmp_path), tmp_path / "home", space=space)
+    told = {one.kind: one for one in check(made, workers=0)}
+    assert told["source"].verdict == ("ok" if reads else "FAIL")
+    assert told["resume"].verdict == ("ok" if reads else "not known")
+    if not reads:
+        check_facts(told["source"].text, "{source}")
+        check_facts(told["source"].change, "{source}")
+
+
 def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
     def train(trial: phyla.Trial) -> None:
         w = json.loads((trial.source.path / "w.json").read_text())["w"] if trial.source else 1.0

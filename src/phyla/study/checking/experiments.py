@@ -110,6 +110,7 @@ class Outcome:
     copy: Path | None  # a copy of the last checkpoint, if it was asked for
     overwritten: Sequence[str]  # files that were changed in checkpoints which trials loaded
     unread: Sequence[str]  # hyperparameters that the last trial never read
+    untouched: bool  # whether the last trial left its source unread
     curve: Mapping[tuple[int, str], float]  # what its trials reported, by step and metric
 
     @property
@@ -320,6 +321,7 @@ class Experiments:
             copy=copy,
             overwritten=_overwritten(repository, filter(None, {trial.parent_checkpoint for trial in completed})),
             unread=noticed.get("unread", ()),
+            untouched="untouched" in noticed,
             curve={
                 (report.step, name): value
                 for trial in trained

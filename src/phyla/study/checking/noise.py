@@ -138,7 +138,7 @@ def _judge(noise: Noise) -> tuple[Verdict, str, str]:
     if noise.deviation is None:
         why = scores.failed or f"{len(scores.measured) - count} of {len(scores.measured)} scores are not finite"
         text = f"a checkpoint could not be measured again without training: {why}"
-        return "not known", text, "if trial.measuring: load, evaluate and report, without training"
+        return "not known", text, "if trial.measuring, load, evaluate and report, without training"
     if noise.exact and scores.repeated:
         text = f"{count} measurements of one checkpoint are equal, but all trials draw the same random numbers"
         return "not known", f"{text}: the score may vary with others; see random first", ""

@@ -20,6 +20,7 @@ from phyla.study.checking.checked import Checked
 from phyla.study.checking.evidence import FAR, Crashed, Evidence
 from phyla.study.checking.experiments import Lengths, Outcome
 from phyla.study.checking.noise import MEASUREMENTS, judge_noise
+from phyla.worker import Command
 from phyla.worker.pinned import STEPPED, UNEVEN
 
 UNREPORTED = "NoFitness: "
@@ -86,7 +87,9 @@ class Verdicts(Evidence):
             yield self._not_resumed()
             return
         self.leave_out_logs()
-        yield (source := self._source())
+        yield (source := _judged("source", self._source))
+        if self.resumed.untouched and source.verdict == "FAIL":
+            self.why = "training does not load the checkpoint"
         if not self.why:
             yield self._counters()
             resumed = _judged("resume", self._resume)
@@ -197,10 +200,27 @@ class Verdicts(Evidence):
         return Checked("complete", "FAIL", text, _ALL)
 
     def _source(self) -> Checked:
+        if self.resumed.untouched and self._starts_over():
+            text = "training does not load trial.source.path: every trial starts from scratch"
+            change = "load the weights from trial.source.path if trial.source is not None"
+            if isinstance(self.study.train, Command):
+                change = "pass the script the directory to load from, as in ['--resume', '{source}']"
+            return Checked("source", "FAIL", text, change)
         if not (changed := self.resumed.overwritten):
             return Checked("source", "ok", "the checkpoint that training loads stays as it is")
         text = f"training changed files in trial.source.path, a finished checkpoint: {join_names(changed)}"
         return Checked("source", "FAIL", text, "save into trial.checkpoint_dir only")
+
+    def _starts_over(self) -> bool:
+        """Return whether it makes no difference to a trial what the one before it trained.
+
+        A command may get its source in another way than phyla sees, such as from its environment.
+        """
+        if self.why or not self.first:
+            return not isinstance(self.study.train, Command)
+        k, other = self.steps, next(iter(self.first.values()))
+        same, changed = self.run(k, k), self.run(k, k, values=[other, self.params])
+        return not self.differences(changed, same)
 
     def _counters(self) -> Checked:
         lost = facts.lost_counters(self.whole.facts, self.half.facts, self.resumed.facts)

@@ -123,6 +123,7 @@ def text_of(value: Scalar) -> str | None:
 
 def name_placeholders(text: str) -> str:
     """Return a text about the `trial` of a training function in the words of a command: its placeholders."""
+    text = text.replace("trial.measuring", "{steps} is 0")
     names = {"checkpoint_dir": "save_to"}
     pattern = r"trial\.(?:params\['(.+?)'\]|(\w+)(?:\.path)?)"
     return re.sub(pattern, lambda match: f"{{{match[1] or names.get(match[2], match[2])}}}", text)
