@@ -103,6 +103,20 @@ def test_regular_expressions_find_metrics_and_their_step(tmp_path: Path) -> None
         files.print("\nloss=x\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[31mstep: 3 \x1b[32mloss: 0.5\x1b[0m",
+        "step: \x1b[1;36m3\x1b[0m loss: \x1b[38;5;10m0.5\x1b[K",
+        "step: 3 loss: 0.5",
+    ],
+)
+def test_the_colors_of_an_output_are_none_of_its_text(tmp_path: Path, line: str) -> None:
+    # The patterns that `phyla init` drafts: a color may be before a name, and between it and its value.
+    patterns = {"loss": r"(?<![\w/])loss\W+?(\d*\.?\d+)(?!\S)", "step": r"\bstep\W+?(\d+)"}
+    assert Files(tmp_path, patterns).print(f"{line}\n") == [(3, {"loss": 0.5}, False)]
+
+
 def test_scalars_of_tensorboard_are_read_while_they_are_written(tmp_path: Path) -> None:
     old = SummaryWriter(str(tmp_path / "runs/old"))
     old.add_scalar("eval/loss", 9.0, 0)

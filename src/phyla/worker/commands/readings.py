@@ -19,6 +19,8 @@ EVENTS_S = 1.0
 """Interval of searching for event files."""
 SHOWN = 120
 """Characters of a line that an error shows."""
+COLORS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Escape sequences of terminals, whose numbers and letters are none of the text (ECMA-48, 5.4)."""
 _HEADER = struct.Struct("<QI")
 
 
@@ -110,7 +112,8 @@ class Readings:
                 yield _reading(where, line)
         for output in self._outputs if self._patterns else ():
             for where, line in output.read(last=last):
-                yield from self._search_line(output.path, where, line.decode(errors="replace"))
+                text = COLORS.sub(b"", line).decode(errors="replace")
+                yield from self._search_line(output.path, where, text)
         yield from self.events.read(last=last)
 
     def _search_line(self, path: Path, where: str, line: str) -> Iterator[Reading]:
