@@ -3,12 +3,14 @@
 import argparse
 import dataclasses
 import glob
+import json
 import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError, WrongArgument
 from phyla.worker.commands.placeholders import (
     Absent,
+    dump,
     fill,
     fill_arguments,
     hydra_overrides,
@@ -46,6 +49,7 @@ def test_words_of_training_functions_become_placeholders() -> None:
         "use trial.params['opt/lr'], load from trial.source.path, save into trial.checkpoint_dir by trial.end_step"
     )
     assert name_placeholders(said) == "use {opt/lr}, load from {source}, save into {save_to} by {end_step}"
+    assert name_placeholders("if trial.measuring, load") == "if {steps} is 0, load"
 
 
 def test_arguments_are_filled_in_one_by_one() -> None:
@@ -65,7 +69,15 @@ def test_arguments_are_filled_in_one_by_one() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(True, "true"), (False, "false"), (3, "3"), (1e-5, "1e-05"), ("a b", "a b"), (None, None), (0.1 + 0.2, None)],
+    [
+        (True, "true"),
+        (False, "false"),
+        (3, "3"),
+        (1e-5, "1.0e-05"),
+        ("a b", "a b"),
+        (None, None),
+        (0.1 + 0.2, None),
+    ],
 )
 def test_values_are_written_so_that_they_read_the_same(value: Any, text: str | None) -> None:
     if text is None and value is not None:
@@ -80,6 +92,14 @@ def test_argparse_takes_no_negative_number_for_an_option(value: float) -> None:
     parser.add_argument("--x", type=float)
     parser.add_argument("-e", action="store_true")
     assert parser.parse_args(["--x", str(text_of(value))]).x == value
+
+
+@pytest.mark.parametrize("value", [1e-5, 1.5e-5, 1e22, 1.25e300, 0.1, 3, True, "1e-05", 'a"1e-05', "\\", "x1e5"])
+def test_values_are_the_same_in_json_and_in_yaml(value: Any) -> None:
+    values = {"opt": {"1e-5": value}, "last": 2e-7}
+    assert json.loads(dump(values)) == yaml.safe_load(dump(values)) == values
+    text = str(text_of(value))
+    assert text == value if isinstance(value, str) else yaml.safe_load(text) == value
 
 
 def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import glob
-import json
 import logging
 import shlex
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ class Run:
         self.waits = self.folder / f"waits-{trial.token}.txt"
         self.metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
         self.params: dict[str, Any] = dict(session.record.params)
-        nested = json.dumps(Params.of_flat(self.params).nested())
+        nested = placeholders.dump(Params.of_flat(self.params).nested())
         self.metrics.touch()
         params_file.write_text(nested)
         self._note_use()

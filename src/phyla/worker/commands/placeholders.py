@@ -7,7 +7,7 @@ from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from string import Formatter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError
@@ -118,7 +118,13 @@ def text_of(value: Scalar) -> str | None:
     """
     if isinstance(value, float) and value < 0:
         return f"{Decimal(repr(value)):f}"
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    return value if value is None or isinstance(value, str) else dump(value)
+
+
+def dump(value: Any) -> str:
+    """Return a value as JSON that is YAML, too: there, `1e-05` without a point is a text (YAML 1.1)."""
+    tokens = r'"(?:[^"\\]|\\.)*"|(?<![.\d])\d+(?=e)'
+    return re.sub(tokens, lambda found: found[0] + ("" if found[0][0] == '"' else ".0"), json.dumps(value))
 
 
 def name_placeholders(text: str) -> str:
