@@ -214,6 +214,7 @@ def test_what_was_reported_before_saved_progress_stays_however_the_command_ends(
     ("script", "facts"),
     [
         ('echo "{\\"loss\\": 1}" >> "$2"', "NoCheckpoint {save_to}"),
+        ("echo CUDA error >&2; exit 0", "NoCheckpoint {save_to} CUDA error"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 3, \\"los\\": 1}" >> "$2"', "NoFitness los loss {metrics}"),
         (GOOD + 'echo "loss = 1" >> "$2"', "MetricsUnreadable metrics-2.jsonl line 2 JSON"),
         (GOOD + 'printf "{\\"loss\\"" >> "$2"', "MetricsUnreadable metrics-2.jsonl line 2 JSON"),
@@ -283,6 +284,22 @@ def test_a_bad_line_stops_the_command_and_loses_nothing_else(tmp_path: Path) -> 
     assert [(one.step, one.metrics["loss"]) for one in results.reports(trial.id)][-1] == (10, 1.0)
     assert (tmp_path / "sources").read_text().split() == ["none", "saved"]
     assert (tmp_path / "work/commands/trial-1/metrics-1.jsonl").exists()
+
+
+def test_a_variable_without_a_value_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESUME", "of the user")
+    env = {"RESUME": "{source}/x", "KIND": "of {opt}"}
+    (tmp_path / "script.sh").write_text('echo "${RESUME-none} ${KIND-none}" >> said\n' + GOOD)
+    command = phyla.Command(["sh", "script.sh", "{save_to}", "{metrics}"], cwd=tmp_path, env=env)
+    space = phyla.Space(
+        use=phyla.Choice([False, True], initial=False), opt=phyla.Choice(["sgd"], when={"use": True})
+    )
+    strategy = phyla.PBT(population_size=1, steps_per_trial=10, total_steps=20)
+    phyla.Study("env", space, phyla.Minimize("loss"), strategy, command, home=tmp_path).run()
+    first, second = (tmp_path / "said").read_text().splitlines()
+    assert first == "none none"
+    assert second.endswith("/x none")
+    assert "of the user" not in second
 
 
 def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:

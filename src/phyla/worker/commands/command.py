@@ -41,8 +41,9 @@ class Command:
             `step` gives the step of what follows.
         tensorboard: name to (glob, tag): scalars from the event files that match. The glob is relative to
             `{working_dir}`, and may have placeholders.
-        env: further environment variables; values may have placeholders. They are stored with the study: leave
-            secrets in the environment of `phyla run`, which commands inherit.
+        env: further environment variables; values may have placeholders. A variable with an absent value
+            is not set. They are stored with the study: leave secrets in the environment of `phyla run`, which
+            commands inherit.
         cwd: where it runs; a text may have placeholders, a `Path` has none. By default the current directory
             when this is made. In a study file in TOML it is relative to the file.
         timeout_s: seconds one attempt may take; None for no limit.

@@ -120,7 +120,7 @@ class Run:
         command = self.command
         try:
             arguments = placeholders.fill_arguments(command.arguments, self.values, self.params)
-            own = {name: placeholders.fill(value, self.values) for name, value in command.env.items()}
+            own = {name: self._fill_variable(value) for name, value in command.env.items()}
             cwd = placeholders.fill(str(command.cwd), self.values)
             globs = {
                 name: (placeholders.fill(pattern, self.values, glob.escape), tag)
@@ -155,6 +155,13 @@ class Run:
                 raise CommandFailed("it cannot be started", f"{error}{hint}") from None
         self.session.watch.enter(Phase.SAVING)
         self._conclude(arguments, status)
+
+    def _fill_variable(self, text: str) -> str | None:
+        """Return the value of an environment variable; None, for no variable, if one of its values is absent."""
+        try:
+            return placeholders.fill(text, self.values)
+        except placeholders.Absent:
+            return None
 
     def _follow(self, process: processes.Process) -> int:
         """Read the reports of a command until it has ended, and ask it to stop if it should; return its status."""
@@ -237,8 +244,8 @@ class Run:
             raise self._make_error(processes.describe_status(status), arguments)
         if not session.has_saved():
             raise NoCheckpoint(
-                "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
-                f"directory{OUTPUT_IN}{places((self.errors, self.output))}"
+                "the command ended with exit status 0, and left nothing in {save_to}, where it has to save: "
+                f"{self._last_line()}"
             )
         if session.unreported:
             name = session.unreported[0]
