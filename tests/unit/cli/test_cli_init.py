@@ -234,6 +234,125 @@ def test_what_the_script_requires_is_given(cli: Phyla, tmp_path: Path) -> None:
     assert words.count("TODO") == 4
 
 
+ABSL = """
+from absl import flags
+flags.DEFINE_float("learning_rate", 1e-3, "x", lower_bound=0.0)
+flags.DEFINE_integer("num_train_steps", 500, "x")
+flags.DEFINE_string("workdir", None, "x")
+flags.DEFINE_string("data", default=None, help="x", required=True)
+flags.DEFINE_string("table", None, "x")
+flags.DEFINE_bool("use_ema", False, "x")
+flags.mark_flags_as_required(["workdir", "table"])
+"""
+CLICK_GROUP = """
+import click
+@click.group()
+@click.option("--gamma", default=0.9)
+def cli(): ...
+@cli.command("evaluate")
+@click.option("--checkpoint", required=True)
+@click.option("--batch-size", default=8)
+def evaluate(checkpoint, batch_size): ...
+@cli.command()
+@click.option("--lr", default=1e-3)
+@click.option("--out", required=True)
+@click.argument("data")
+def train_model(lr, out, data): ...
+"""
+TYPER = """
+import typer
+app = typer.Typer()
+@app.command()
+def train(
+    data: Path,
+    output_dir: Annotated[Path, typer.Option("--output-dir", "-o")],
+    lr: float = 1e-3,
+    weight_decay: float = typer.Option(0.01, "--wd", "-w"),
+    note: str = typer.Argument("x"),
+    *,
+    max_steps: int = 500,
+    resume_from: Path | None = None,
+    amp: bool = True,
+): ...
+"""
+FUNCTION = """
+def train(data, lr: float = 1e-3, out_dir: str = "runs", epochs=5, resume=None, *, amp: bool = True): ...
+def other(gamma=0.9): ...
+"""
+HF = """
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class Model:
+    lora_dropout: float = 0.1
+"""
+PLACED = "TODO --lr {lr} --out_dir {save_to} --epochs {end_step} --resume {source}"
+FLAGGED = f"--data {PLACED}"
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [
+        (
+            ABSL,
+            "--num_train_steps {end_step} --workdir {save_to} --data TODO --table TODO",
+        ),
+        (CLICK_GROUP, "train-model --lr {lr} --out {save_to} TODO"),
+        (
+            TYPER,
+            "TODO --wd {weight_decay} --output-dir {save_to} --max-steps {end_step} --resume-from {source}",
+        ),
+        (
+            f"{TYPER}@app.command('eval')\ndef e(gamma: float = 0.9): ...",
+            "train TODO --lr {lr} --wd {weight_decay}",
+        ),
+        (f"import typer{FUNCTION}typer.run(train)", PLACED.replace("_dir {", "-dir {")),
+        (f"import fire{FUNCTION}fire.Fire(train)", FLAGGED),
+        (f"import fire{FUNCTION}fire.Fire({{'go': other, 'pretrain': train}})", f"pretrain {FLAGGED}"),
+        (f"import tyro{FUNCTION}tyro.cli(train)", FLAGGED),
+        (f"from jsonargparse import auto_cli{FUNCTION}auto_cli(train)", PLACED),
+        (f"from jsonargparse import CLI{FUNCTION}CLI([other, train])", f"train {PLACED}"),
+        ("parser.add_argument('--lr', type=eval, default='1e-3')", "--lr {lr}"),
+        (
+            HF,
+            "--lora_dropout {lora_dropout} --learning_rate {learning_rate} --resume_from_checkpoint {source}",
+        ),
+    ],
+)
+def test_scripts_of_other_libraries_get_their_options(cli: Phyla, tmp_path: Path, source: str, given: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert isinstance(study.train, phyla.Command)
+    study.train.check_space(study.rules.space)
+    words = str(study.train).split()[2:]
+    subcommand = {"train-model", "train", "pretrain"} & {given.split()[0]}
+    assert words[: len(subcommand)] == [*subcommand]
+    # The order is that of what each option is for.
+    assert not [pair for pair in pairs(given.split()) if pair not in pairs(words)], words
+    assert "gamma" not in str(study.train)
+    assert words.count("TODO") == given.split().count("TODO"), words
+
+
+def pairs(words: list[str]) -> list[tuple[str, ...]]:
+    """Return each option with its value, and what stands alone."""
+    return [
+        (word,) if not word.startswith("-") else (word, after)
+        for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False)
+        if word.startswith("-") or not before.startswith("-")
+    ]
+
+
+def test_hydras_options_have_the_names_of_their_groups(cli: Phyla, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        NESTED.replace("import tyro", "import hydra\nfrom hydra.core.config_store import ConfigStore")
+        + "@hydra.main(config_name='config', version_base=None)\ndef main(config): ...\n"
+    )
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    # Not `++lr=`, which would add a key that nothing reads.
+    assert sorted(study.rules.space.parameters) == ["model/dropout", "model/opt/lr"]
+
+
 @pytest.mark.parametrize(
     ("name", "source", "command"),
     [

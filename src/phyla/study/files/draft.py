@@ -7,20 +7,17 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from phyla.errors import UsageError
+from phyla.study.files.options import Interface, Option, called, read_interface
 
 INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", ".lua": "lua", ".pl": "perl"}
-LIBRARIES = ("tyro", "simple_parsing", "draccus", "HfArgumentParser", "ConfigStore")
-"""Libraries that make options of the fields of dataclasses."""
 ROLES = {
     "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint",
-    "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out",
+    "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out|work_?dir",
     "{end_step}": r"((max|total|num|n)_)?(train_)?(steps|iterations|iters|timesteps|updates|epochs)",
     "{seed}": r"(random_)?seed",
 }
@@ -49,31 +46,6 @@ PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 BRACES = re.compile(r"\{.*?\}")
 """The place of a value in a template."""
 NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
-
-
-class Option(NamedTuple):
-    """An option of a script: its name, how it is written, and a default that is a literal.
-
-    It is written as `--lr`, as `--lr=`, or, where it is known by its place, as the empty text.
-    """
-
-    name: str
-    flag: str
-    default: Any
-    required: bool = False
-
-    @property
-    def file(self) -> str:
-        """Return the name of its default if that is a file, else an empty text."""
-        default = Path(self.default if isinstance(self.default, str) else "")
-        return default.name if default.suffix and not re.search("dir|folder", self.name) else ""
-
-    def arguments(self, value: str) -> str:
-        """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
-        if value == "{save_to}" and self.file:
-            value += "/" + self.file.replace("{", "{{").replace("}", "}}")
-        arguments = [self.flag, value] if self.flag and not self.flag.endswith("=") else [f"{self.flag}{value}"]
-        return ", ".join(map(json.dumps, arguments))
 
 
 def draft(script: Path, output: Path) -> str:
@@ -120,13 +92,12 @@ class _Draft:
         return "hydra.main" in self.source
 
     @cached_property
-    def subcommand(self) -> tuple[list[str], set[str]]:
-        return _subcommand(self.tree)
+    def interface(self) -> Interface:
+        return read_interface(self.tree, self.source)
 
     @cached_property
     def options(self) -> list[Option]:
-        _, unused = self.subcommand
-        return [*{option.name: option for option in _options(self.tree, self.source, unused)}.values()]
+        return self.interface.options
 
     @cached_property
     def length(self) -> Option | None:
@@ -183,17 +154,23 @@ class _Draft:
             file=self.output.name,
             name=json.dumps(re.sub(r"[^\w.-]", "-", self.script.stem)[:100].lstrip(".-") or "study"),
             command="\n".join(f"    {line}" for line in self._command()),
-            space="\n".join(f"{option.name} = {text}" for option, text in self.ranges.items()) or EXAMPLE,
+            space="\n".join(f"{self._key(option)} = {text}" for option, text in self.ranges.items()) or EXAMPLE,
             others=f"# Other options: {', '.join(other_options)}\n" if other_options else "",
             steps=max(1, self.total // 20),
             total=self.total,
         )
 
+    def _key(self, option: Option) -> str:
+        # Hydra's overrides have the names of the groups, which dots make in TOML.
+        return option.flag.strip("+=") if self.hydra else option.name
+
     def _command(self) -> Iterator[str]:
         yield f"{', '.join(map(json.dumps, _start(self.script, self.output.absolute().parent, self.tree)))},"
-        yield from self.subcommand[0]
+        if self.interface.subcommand is not None:
+            which = ", ".join(self.interface.subcommands)
+            yield f"{json.dumps(self.interface.subcommand)},  # TODO: which of the subcommands? {which}"
         if self.hydra:
-            yield '"{hydra}",  # ++name=value for each hyperparameter'
+            yield '"{hydra}",  # ++name=value for each hyperparameter, ++opt.lr=value for lr in [space.opt]'
         elif self.ranges:
             yield from (f"{option.arguments(f'{{{option.name}}}')}," for option in self.ranges)
         else:
@@ -215,14 +192,19 @@ class _Draft:
     def _absent(self, role: str) -> Iterator[str]:
         if role in ABSENT:
             name, does = ABSENT[role]
-            flag = f"++{name}=" if self.hydra else f"--{name.replace('_', '-')}"
-            text = _argument(role, Option(name, flag, None))
+            text = _argument(role, self._new(name))
             yield f"# TODO: no option of {self.called} was found that {does}. With one, add: {text}"
+
+    def _new(self, name: str) -> Option:
+        """Return an option that the script does not have, written as its other options are."""
+        return Option(name, f"++{name}=" if self.hydra else f"--{name.replace('_', '-')}", None)
 
     def _taken(self, role: str, option: Option) -> Iterator[str]:
         saved = self.roles["{save_to}"]
-        ending = Path(saved.file if saved else "").suffix or ".pt"
-        comment = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
+        pattern = "*" + (Path(saved.file if saved else "").suffix or ".pt")
+        if "TrainingArguments" in self.source:
+            pattern = "checkpoint-*"
+        comment = f"  # TODO: a directory; {{source:{pattern}}} is the newest such file in it"
         if not option.required:
             yield _argument(role, option) + (comment if role == "{source}" else "")
 
@@ -234,7 +216,7 @@ class _Draft:
             yield f"{length},  # as long as the study, for schedules; the same as total_steps"
             return
         kind = re.search("step|iter|epoch|update", self.length.name)
-        way = Option("", f"--stop-{kind[0]}" if kind else "--stop-at", None).arguments("{end_step}")
+        way = self._new(f"stop_{kind[0] if kind else 'at'}").arguments("{end_step}")
         yield (
             f"# TODO: {{end_step}} is where a trial ends. A schedule as long as "
             f"{self.length.flag or self.length.name} would end in every trial.\n    # If there is one, let "
@@ -302,22 +284,6 @@ def _start(script: Path, folder: Path, tree: ast.Module) -> list[str]:
     return [*(words or [INTERPRETERS[script.suffix]]), relative]
 
 
-def _subcommand(tree: ast.Module) -> tuple[list[str], set[str]]:
-    """Return the line with the subcommand that trains, and the variables of parsers of others only."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
-    names: dict[ast.expr, str] = {
-        call: str(_literal(call.args[0])) for call in calls if getattr(call.func, "attr", "") == "add_parser"
-    }
-    if not names:
-        return [], set()
-    chosen = next((name for name in names.values() if "train" in name), next(iter(names.values())))
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in names]
-    targets = [(target, names[node.value]) for node in assigned for target in node.targets]
-    held = {(target.id, name) for target, name in targets if isinstance(target, ast.Name)}
-    unused = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
-    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], unused
-
-
 def _metrics(tree: ast.Module) -> dict[str, bool]:
     """Return the metrics that a script prints, and whether to minimize each; first those of validation."""
     metrics = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
@@ -335,16 +301,12 @@ def _step(tree: ast.Module, end: Option | None) -> str | None:
 def _printed(tree: ast.Module) -> str:
     """Return what a script prints or logs, one line for each call, with a NUL for each value."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return "\n".join(_line(call) for call in calls if _called(call) in ("print", "echo", "info", "warning"))
-
-
-def _called(call: ast.Call) -> str:
-    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+    return "\n".join(_line(call) for call in calls if called(call) in ("print", "echo", "info", "warning"))
 
 
 def _line(call: ast.Call) -> str:
     match call.args:
-        case [ast.Constant(value=str(text)), _, *_] if _called(call) in ("info", "warning"):
+        case [ast.Constant(value=str(text)), _, *_] if called(call) in ("info", "warning"):
             # A logger fills in what follows: Python's own as % does, Loguru as format does.
             return PERCENT.sub("\0", text) if PERCENT.search(text) else BRACES.sub("\0", text)
     return " ".join(map(_template, call.args))
@@ -402,54 +364,4 @@ def _range(name: str, default: float) -> str | None:
         return f"{{ low = {low:.6g}, high = {high:.6g}{scale} }}{after}"
     if named(r"(.*_)?clip(_.*)?|max_grad_norm") and default > 0:
         return f"{{ low = {default / 3:.1e}, high = {default * 3:.1e}, log = true }}{after}"
-    return None
-
-
-def _options(tree: ast.Module, source: str, unused: set[str]) -> Iterator[Option]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            if getattr(getattr(node.func, "value", None), "id", None) not in unused:
-                yield from _declared(node)
-        elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
-            before = _nesting(node, tree) if "tyro" in source or "draccus" in source else ""
-            for name, field in _fields(node):
-                flag = f"++{name}=" if "hydra" in source else f"--{before}{name}"
-                yield Option(name, flag, _literal(field.value))
-
-
-def _fields(node: ast.AST) -> Iterator[tuple[str, ast.AnnAssign]]:
-    for field in node.body if isinstance(node, ast.ClassDef) else ():
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            yield field.target.id, field
-
-
-def _nesting(inner: ast.ClassDef, tree: ast.Module) -> str:
-    """Return what stands before the options of a dataclass that is the type of a field of a later one: `opt.`."""
-    for outer in tree.body:
-        for name, field in _fields(outer) if outer.lineno > inner.lineno else ():
-            if isinstance(outer, ast.ClassDef) and ast.unparse(field.annotation).strip("'") == inner.name:
-                return f"{_nesting(outer, tree)}{name}."
-    return ""
-
-
-def _declared(call: ast.Call) -> Iterator[Option]:
-    """Yield the option that a call of argparse or click declares."""
-    called = _called(call)
-    texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
-    keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
-    if called in ("add_argument", "option", "argument") and texts:
-        flag = max(texts, key=lambda text: (text.startswith("--"), len(text))).partition("/")[0]
-        switch = keywords.get("is_flag") or str(keywords.get("action")).startswith("store_")
-        if flag.startswith("-"):
-            default, required = False if switch else keywords.get("default"), bool(keywords.get("required"))
-            yield Option(flag.lstrip("-").replace("-", "_"), flag, default, required)
-        elif called != "option" and re.fullmatch(r"[\w-]+", texts[0]):
-            needed = "default" not in keywords and keywords.get("nargs", 1) not in ("?", "*", "...", -1, None)
-            if keywords.get("required", needed):
-                yield Option(texts[0].replace("-", "_"), "", None, required=True)
-
-
-def _literal(node: ast.expr | None) -> Any:
-    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None if node is None else ast.literal_eval(node)
     return None
