@@ -15,9 +15,6 @@ from phyla.errors import ConfigurationError
 
 __all__ = ["keep_hyperparameters"]
 
-WRAPPED = {"AcceleratedOptimizer": "optimizer", "AcceleratedScheduler": "scheduler"}
-"""Classes of Accelerate that wrap those of PyTorch, and the attribute of the wrapped object."""
-
 
 @contextmanager
 def keep_hyperparameters(*objects: Any) -> Iterator[None]:
@@ -39,18 +36,19 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
     the `with` block at a fresh start, too, with nothing to load.
 
     Args:
-        objects: optimizers and all their schedulers; anything else is ignored.
+        objects: optimizers and all their schedulers, also wrapped by Accelerate, DeepSpeed or Fabric; anything
+            else is ignored.
     """
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-    objects = tuple(getattr(item, WRAPPED.get(type(item).__name__, ""), item) for item in objects)
+    objects = tuple(map(_unwrapped, objects))
     schedulers = [item for item in objects if isinstance(item, LRScheduler)]
     stepped = [scheduler for scheduler in schedulers if not isinstance(scheduler, ReduceLROnPlateau)]
     fresh = [(_steps(scheduler), copy.deepcopy(scheduler.state_dict())) for scheduler in stepped]
     snapshots = []
     for optimizer in (item for item in objects if isinstance(item, Optimizer)):
-        own = [scheduler for scheduler in schedulers if scheduler.optimizer is optimizer]
+        own = [scheduler for scheduler in schedulers if _unwrapped(scheduler.optimizer) is optimizer]
         reducing = bool(own) and not any(scheduler in stepped for scheduler in own)
         for group in optimizer.param_groups if reducing else ():
             group.setdefault("initial_lr", group["lr"])
@@ -63,6 +61,16 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         for optimizer, settings, reducing in snapshots:
             _restore(optimizer, settings, reducing=reducing)
         _repeat(stepped, fresh)
+
+
+def _unwrapped(item: Any) -> Any:
+    """Return the optimizer or scheduler of PyTorch in the wrappers of Accelerate, DeepSpeed and Fabric."""
+    from torch.optim.lr_scheduler import LRScheduler
+
+    while hasattr(item, "param_groups") and hasattr(item, "optimizer"):
+        item = item.optimizer
+    inner = getattr(item, "scheduler", None)
+    return inner if isinstance(inner, LRScheduler) else item
 
 
 def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing: bool) -> None:

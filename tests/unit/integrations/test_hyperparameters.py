@@ -393,13 +393,15 @@ def test_averages_that_the_parent_did_not_have_are_missed(kind: type[Optimizer],
                 optimizer.load_state_dict(optimizer_of(kind, **{name: parent}).state_dict())
 
 
-def test_what_accelerate_wraps_keeps_its_rate_and_its_schedule() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_what_accelerate_wraps_keeps_its_rate_and_its_schedule(late: bool) -> None:
     from accelerate import Accelerator
 
     def make(lr: float) -> tuple[Any, Any]:
-        optimizer = optimizer_of(lr=lr)
-        wrapped: tuple[Any, Any] = Accelerator(cpu=True).prepare(optimizer, SCHEDULERS["StepLR"](optimizer))
-        return wrapped
+        inner, accelerator = optimizer_of(lr=lr), Accelerator(cpu=True)
+        wrapped = accelerator.prepare_optimizer(inner)
+        scheduler = SCHEDULERS["StepLR"](wrapped if late else inner)
+        return wrapped, accelerator.prepare_scheduler(scheduler)
 
     parent, its = make(OLD)
     trained(parent, its, 5)
@@ -410,3 +412,53 @@ def test_what_accelerate_wraps_keeps_its_rate_and_its_schedule() -> None:
     assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
     trained(optimizer, scheduler, 3)
     assert rates(optimizer) == pytest.approx([NEW / 100] * 2)
+
+
+def test_a_plateau_that_lowers_the_rate_of_a_wrapped_optimizer_keeps_its_factor() -> None:
+    from accelerate import Accelerator
+
+    def make(lr: float) -> tuple[Any, Any]:
+        wrapped = Accelerator(cpu=True).prepare_optimizer(optimizer_of(lr=lr))
+        return wrapped, lr_scheduler.ReduceLROnPlateau(wrapped, factor=0.1, patience=0)
+
+    parent, its = make(OLD)
+    with keep_hyperparameters(parent, its):
+        pass  # a fresh start
+    for _ in range(2):
+        its.step(1.0)
+    optimizer, scheduler = make(NEW)
+    with keep_hyperparameters(optimizer, scheduler):
+        optimizer.load_state_dict(parent.state_dict())
+        scheduler.load_state_dict(its.state_dict())
+    assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
+
+
+class Partitioned:
+    """An optimizer of DeepSpeed with ZeRO, as far as it can be seen: no `Optimizer`, but one of PyTorch in it."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    def load_state_dict(self, state: Any) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("wrappers", [1, 2])
+def test_an_optimizer_in_that_of_deepspeed_keeps_its_rate_and_its_schedule(wrappers: int) -> None:
+    parent = optimizer_of(AdamW)
+    its = SCHEDULERS["StepLR"](parent)
+    trained(parent, its, 5)
+    inner = optimizer_of(AdamW, NEW)
+    scheduler = SCHEDULERS["StepLR"](inner)
+    optimizer: Any = inner
+    for _ in range(wrappers):  # Accelerate wraps DeepSpeed's once more.
+        optimizer = Partitioned(optimizer)
+    with keep_hyperparameters(optimizer, scheduler):
+        optimizer.load_state_dict(parent.state_dict())
+        scheduler.load_state_dict(its.state_dict())
+    assert rates(inner) == pytest.approx([NEW / 10] * 2)
+    assert inner.state_dict()["state"].keys() == parent.state_dict()["state"].keys()
