@@ -11,7 +11,10 @@ from phyla.worker import Trial, TrialSession, session_of
 
 __all__ = ["shared_trials"]
 
-FACTS = ("record", "parent", "progress", "checkpoint_dir", "working_dir", "measuring")
+FACTS = (
+    *("record", "parent", "progress", "checkpoint_dir", "working_dir", "measuring"),
+    *("total_steps", "reached_step", "interrupted"),
+)
 """Facts of rank 0's session that the other ranks need."""
 
 
@@ -21,8 +24,8 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
     All ranks see the same trial, and leave `steps()` after the same step. Only rank 0 reports; reports of other
     ranks are dropped. All may write into `checkpoint_dir`, which is committed when all have continued to the next
     trial. So every rank has to use these in the same way: the iteration, `steps()`, `should_stop`, `should_save`,
-    `save_progress()`. Each rank has its own `cached_state`. Communication uses a gloo group, created here, and no
-    GPU.
+    `save_progress()`, and the helpers for PyTorch, Lightning and Hugging Face. Each rank has its own
+    `cached_state`. Communication uses a gloo group, created here, and no GPU.
 
     Args:
         trials: on rank 0, what `phyla.attach(...).trials()` returned; None on the other ranks.
@@ -109,10 +112,13 @@ class _Shared:
     """The session behind a shared trial: the real one of rank 0, or its broadcast facts."""
 
     def __init__(self, real: TrialSession | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
+        from torch import distributed
+
         self._real, self._group = real, group
         vars(self).update({name: facts[name] for name in FACTS})
         self.params = Params.of_flat(dict(facts["record"].params)) if real is None else real.params
         self.touched, self.worker, self.cached_state = False, None, cached_state
+        self.rank = distributed.get_rank()
 
     def _ask(self, question: Callable[[TrialSession], Any]) -> Any:
         return _from_rank_0(lambda: self._real and question(self._real), self._group)
@@ -123,11 +129,16 @@ class _Shared:
         steps = None if self._real is None else self._real.steps()
         while True:
             # A tensor: a third of the time that an object takes.
-            step = torch.tensor(0 if steps is None else next(steps, -1))
-            torch.distributed.broadcast(step, src=0, group=self._group)
+            state = torch.zeros(3, dtype=torch.int64)
+            if self._real is not None and steps is not None:
+                step = next(steps, -1)
+                state = torch.tensor([step, self._real.reached_step, self._real.interrupted])
+            torch.distributed.broadcast(state, src=0, group=self._group)
+            step, self.reached_step, interrupted = state.tolist()
+            self.interrupted = bool(interrupted)
             if step < 0:
                 return
-            yield int(step)
+            yield step
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
         if self._real is not None:

@@ -11,7 +11,6 @@ from phyla.worker.training.trial import Trial, session_of
 
 __all__ = ["keep_hyperparameters", "load", "save"]
 
-FILE = "state.pt"
 RANDOM = "phyla.random"
 
 
@@ -30,7 +29,7 @@ def load(trial: Trial, **objects: Any) -> None:
     Raises:
         ConfigurationError: the checkpoint has no state of that name.
     """
-    states = {} if trial.source is None else _read(trial.source.path / FILE, objects)
+    states = {} if trial.source is None else _read(trial.source.path / _file(trial), objects)
     preserved = objects.values() if trial.progress is None else ()
     with keep_hyperparameters(*preserved):
         for name, stateful in objects.items() if states else ():
@@ -43,7 +42,8 @@ def save(trial: Trial, **objects: Any) -> bool:
     """Save the states of a model, its optimizers and more as the trial's checkpoint, after `trial.steps()` ended.
 
     If the trial should stop, for example after Ctrl-C, the state is committed as progress, from which the next
-    attempt continues. Inside the loop, call `trial.save_progress()` after it.
+    attempt continues. Inside the loop, call `trial.save_progress()` after it. Ranks of `shared_trials` save a file
+    each, so all of them call it.
 
     Args:
         trial: the trial.
@@ -57,10 +57,16 @@ def save(trial: Trial, **objects: Any) -> bool:
     session = session_of(trial)
     if trial.stop_reason is None:
         states = {name: stateful.state_dict() for name, stateful in objects.items()}
-        torch.save({**states, RANDOM: random_state()}, trial.checkpoint_dir / FILE)
+        torch.save({**states, RANDOM: random_state()}, trial.checkpoint_dir / _file(trial))
         if session.interrupted:
             trial.save_progress()
     return not session.interrupted
+
+
+def _file(trial: Trial) -> str:
+    """Return the name of the file: ranks have different random numbers, and perhaps parts of the weights."""
+    rank = session_of(trial).rank
+    return "state.pt" if rank is None else f"state-rank{rank}.pt"
 
 
 def _read(file: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +75,9 @@ def _read(file: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
 
     if not file.is_file():
         there = ", ".join(sorted(entry.name for entry in file.parent.iterdir()))
-        raise ConfigurationError(f"{file} is missing; the checkpoint has {there}. Save it with save(trial, ...)")
+        raise ConfigurationError(
+            f"{file} is missing; the checkpoint has {there}. Save it with save(trial, ...), on as many ranks"
+        )
     states: dict[str, Any] = torch.load(file, map_location="cpu")
     lacking = ", ".join(sorted(objects.keys() - states.keys()))
     if lacking:

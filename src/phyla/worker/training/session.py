@@ -51,6 +51,7 @@ class TrialSession:
         self.id = record.id
         self.token = record.token
         self.measuring = record.measures
+        self.rank: int | None = None  # of `phyla.integrations.ranks`
         self.working_dir = self.work_root / f"trial-{record.id}"
         self._read: set[str] = set()
         self.touched = False
