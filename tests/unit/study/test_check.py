@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 import types
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -690,6 +691,30 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     }
     assert "b.npz: w" in comparable_names(known, known)
     assert "e.json: step" not in comparable_names(known, known)
+
+
+def test_what_ranks_wrote_together_is_one_state(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    state = {"model": {"w": torch.ones(2, 3)}, "groups": {"0": {"lr": 0.5}}, "step": 3}
+    with warnings.catch_warnings(action="ignore"):  # that there is a single process
+        for part in ("", "part"):
+            save(state, checkpoint_id=tmp_path / part, no_dist=True)
+    (tmp_path / "meta.json").write_text('{"step": 4}')
+    (tmp_path / "part/__1_0.distcp").write_bytes(b"of an earlier save")
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished/__0_0.distcp").write_bytes(b"of one rank")
+    known = read(tmp_path)
+    inside = ("model.w", "groups.0.lr", "step")
+    parts = {f"{file}: {name}" for file in (".metadata", "part/.metadata") for name in inside}
+    assert known.keys() == {*parts, "meta.json: step", "unfinished/__#_#.distcp"}
+    assert (known[".metadata: groups.0.lr"], known[".metadata: model.w"].shape) == (0.5, (2, 3))
+    before = read(tmp_path / "part")
+    (tmp_path / "part/__0_0.distcp").write_bytes(b"cut off")
+    after = read(tmp_path / "part")
+    assert after.keys() == {".metadata"} != before.keys()
+    assert isinstance(after[".metadata"], str)
 
 
 @pytest.mark.parametrize("layout", ["state in the log", "state beside the log", rarely("arrays beside the log")])

@@ -1,8 +1,8 @@
 """The contents of a checkpoint as comparable numbers, whatever framework wrote it.
 
-JSON, NumPy, PyTorch, safetensors, Orbax, HDF5, pickles and joblib are read, and zip files of these, as Keras and
-Stable-Baselines3 write; of other files only a digest is known. They come from a training function that is run here
-and now, so pickles are loaded.
+JSON, NumPy, PyTorch and its `distributed.checkpoint`, safetensors, Orbax, HDF5, pickles and joblib are read, and
+zip files of these, as Keras and Stable-Baselines3 write; of other files only a digest is known. They come from a
+training function that is run here and now, so pickles are loaded.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ Facts: TypeAlias = dict[str, Any]
 
 OBJECTIVE = "objective "
 """Begins the names of metrics."""
+OF_RANKS = ".metadata"
+"""The file of `torch.distributed.checkpoint` that stands for all files that ranks wrote beside it."""
 DEEPEST = 16
 FEW = 8
 """Numbers in one place that may be hyperparameters."""
@@ -46,7 +48,7 @@ def read(directory: Path) -> Facts:
     facts: Facts = {}
     of_orbax = {file.parent for file in directory.rglob("_METADATA")}
     files = (path for path in directory.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
-    parts = [*of_orbax, *(path for path in files if of_orbax.isdisjoint(path.parents))]
+    parts = [*of_orbax, *(path for path in files if of_orbax.isdisjoint(path.parents) and not _is_shard(path))]
     names = set()
     for file in sorted(parts, key=age, reverse=True):
         relative = str(file.relative_to(directory))
@@ -54,6 +56,10 @@ def read(directory: Path) -> Facts:
         names.add(name)
         facts |= _facts_of(file, name)
     return facts
+
+
+def _is_shard(file: Path) -> bool:
+    return file.suffix == ".distcp" and (file.parent / OF_RANKS).is_file()
 
 
 def series(name: str) -> str:
@@ -65,7 +71,8 @@ def _facts_of(file: Path, name: str) -> Facts:
     try:
         return dict(_leaves(_load(file), f"{name}: "))
     except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
-        parts = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
+        whole = file.parent if file.name == OF_RANKS else file
+        parts = sorted(path for path in whole.rglob("*") if path.is_file()) if whole.is_dir() else [file]
         return {name: hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()}
 
 
@@ -75,12 +82,28 @@ def _load(file: Path) -> Any:
 
         with ocp.StandardCheckpointer() as checkpointer:
             return checkpointer.restore(file.absolute())
+    if file.name == OF_RANKS:
+        return _load_shards(file.parent)
     if file.suffix == ".safetensors":
         from safetensors.numpy import load_file
 
         return load_file(file)
     with file.open("rb") as stream:
         return _load_stream(stream, file.suffix)
+
+
+def _load_shards(directory: Path) -> Any:
+    """Return what ranks saved with `torch.distributed.checkpoint`."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    whole: Any = io.BytesIO()
+    try:
+        dcp_to_torch_save(directory, whole)
+    except CheckpointException as error:  # no Exception, but a BaseException
+        raise ValueError(f"{directory} cannot be read") from error
+    whole.seek(0)
+    return _load_zip(whole)
 
 
 def _load_stream(stream: IO[bytes], suffix: str) -> Any:
