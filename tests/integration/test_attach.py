@@ -139,6 +139,26 @@ def test_an_exception_fails_the_trial_and_comes_through(tmp_path: Path) -> None:
         next(job.trials())
 
 
+class Damaged(BaseException):
+    """As `CheckpointException` of `torch.distributed.checkpoint`, which is no `Exception` either."""
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"), [(Damaged, 1), (KeyboardInterrupt, 0), (SystemExit, 0), (GeneratorExit, 0)]
+)
+def test_only_what_leaves_on_purpose_does_not_count_as_a_failure(
+    error: type[BaseException], failures: int, tmp_path: Path
+) -> None:
+    def body(trial: phyla.Trial) -> None:
+        raise error
+
+    job = phyla.attach(make(tmp_path))
+    with pytest.raises(error):
+        loop(job, body)
+    (left,) = job.results().trials()
+    assert (left.state, left.failures) == (JobState.PENDING, failures)
+
+
 @pytest.mark.parametrize("entered", [False, True])
 def test_leaving_the_loop_gives_the_trial_back(
     entered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -209,7 +209,9 @@ class Attached:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._in_with = False
-        self._leave(error if isinstance(error, Exception) else None)
+        # Some errors are no Exception, such as the CheckpointException of torch.distributed.checkpoint.
+        leaving = (KeyboardInterrupt, SystemExit, GeneratorExit)
+        self._leave(None if isinstance(error, leaving) else error)
         self.close()
 
     def _refuse_others(self) -> None:
@@ -302,7 +304,7 @@ class Attached:
         elif again:
             raise KeyboardInterrupt
 
-    def _leave(self, error: Exception | None) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         """Fail the trial of this process, or return it to the queue."""
         trial, self._trial = self._trial, None
         if self._thread is None or self._worker is None or os.getpid() != self._pid:
