@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -144,7 +145,8 @@ class Damaged(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "failures"), [(Damaged, 1), (KeyboardInterrupt, 0), (SystemExit, 0), (GeneratorExit, 0)]
+    ("error", "failures"),
+    [(Damaged, 1), *((error, 0) for error in (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError))],
 )
 def test_only_what_leaves_on_purpose_does_not_count_as_a_failure(
     error: type[BaseException], failures: int, tmp_path: Path

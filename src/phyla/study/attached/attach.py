@@ -39,6 +39,8 @@ from phyla.worker.make import population_worker
 from phyla.worker.spec import WorkerSpec
 
 LOG = logging.getLogger("phyla")
+LEAVING = {"KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError", "Cancelled"}
+"""Names of what ends a program on purpose: after Ctrl-C, asyncio and Trio cancel what runs."""
 
 
 class _GivenBack(BaseException):
@@ -210,8 +212,8 @@ class Attached:
     ) -> None:
         self._in_with = False
         # Some errors are no Exception, such as the CheckpointException of torch.distributed.checkpoint.
-        leaving = (KeyboardInterrupt, SystemExit, GeneratorExit)
-        self._leave(None if isinstance(error, leaving) else error)
+        left = any(base.__name__ in LEAVING for base in type(error).__mro__)
+        self._leave(None if left and not isinstance(error, Exception) else error)
         self.close()
 
     def _refuse_others(self) -> None:
