@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from phyla import plugins
@@ -15,6 +15,7 @@ from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
 from phyla.strategies import FromSuite, Strategy
 from phyla.strategies.final import final_of
+from phyla.system.code_digest import code_digest
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 """Finds functions and classes that are not registered, by their stored names."""
@@ -129,6 +130,32 @@ def make_resolver(rules: TrainRules) -> Find:
     for plugin in (rules.objective, rules.strategy, *rules.stopping, *rules.suites):
         plugins.encode(plugin, name_of)
     return lambda name: known.get(plugins.portable(name)) or plugins.refuse(name)
+
+
+def digest_rules(rules: TrainRules) -> dict[str, str]:
+    """Return digests of the code that the user gave for decisions, by the names of its classes and functions."""
+    digests: dict[str, str] = {}
+    for target in _own_code([rules.space.constraints, rules.objective, rules.strategy, rules.stopping]):
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        digests[name] = digests.get(name, "") + code_digest(target)
+    return digests
+
+
+def _own_code(value: Any) -> Iterator[Callable[..., Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        yield from _own_code(type(value))
+        yield from _own_code([getattr(value, field.name) for field in fields(value)])
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _own_code(item)
+    elif callable(value) and not f"{getattr(value, '__module__', '')}.".startswith("phyla."):
+        yield value
+
+
+def edited_code(code: Any, began: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return what differs of the code that both have; training is named as in `code`, as it is stored."""
+    names = [name for name in now if began.get(name, now[name]) != now[name]]
+    return [code["name"] if name == "train" else name for name in names]
 
 
 def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite, ...]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
-from phyla.configuration import format_setting, suite_differences
+from phyla.configuration import digest_rules, edited_code, format_setting, suite_differences
 from phyla.errors import (
     RunChanged,
     StudyFailed,
@@ -18,8 +18,19 @@ from phyla.evaluation import Suite
 from phyla.machine import TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.store import Store
+from phyla.system.code_digest import code_digest
 from phyla.validation import check_ran
-from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
+from phyla.worker import (
+    Command,
+    EvaluatedStudy,
+    Evaluator,
+    Sources,
+    StudySources,
+    Trainer,
+    Trial,
+    Worker,
+    WorkerContext,
+)
 from phyla.worker.spec import WorkerSpec
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
@@ -69,8 +80,23 @@ def population_worker(
             log=log,
             save_every_s=spec.save_every_s,
             environment=spec.environment,
+            edited=_edited(client, train, rules),
         )
     return _worker(client, spec, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
+
+
+def digest_code(train: Callable[[Trial], object], rules: TrainRules) -> dict[str, str]:
+    """Return digests of what trains, under the name "train", and of the user's code that decides."""
+    return {
+        "train": train.digest() if isinstance(train, Command) else code_digest(train),
+        **digest_rules(rules),
+    }
+
+
+def _edited(client: Client, train: Callable[[Trial], object], rules: TrainRules) -> list[str]:
+    """Return what this process has imported otherwise than the last run of the study."""
+    code: Any = client.study().config.get("code")
+    return edited_code(code, code["now"], digest_code(train, rules)) if code else []
 
 
 # Watched studies

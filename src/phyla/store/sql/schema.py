@@ -12,7 +12,7 @@ from phyla.errors import SchemaMismatch
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.tables import job_ids, metadata
 
-HEAD = "development-11"
+HEAD = "development-12"
 """Revision of the schema that this version of phyla reads and writes."""
 
 REVISION_TABLE = "phyla_revision"

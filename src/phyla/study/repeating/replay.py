@@ -214,7 +214,7 @@ def prepare(
     config: Any = replay.config()
     _check_same(store.find_study(replay.name), config, replay.name)
     notes = []
-    if stored.get("code") and stored["code"]["now"] != config["code"]["now"]:
+    if stored.get("code") and stored["code"]["now"]["train"] != config["code"]["now"]["train"]:
         notes.append(
             f"the training code, {stored['code']['name']}, is not what it was when study {study!r} last ran"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast, final
 
+from phyla.configuration import edited_code
 from phyla.formatting import format_count, join_names
 from phyla.machine import SAME_SAMPLES, Reader
 from phyla.records import EvalEvent, JobKind, JobState, StudyRecord, StudyState, TrialRecord
@@ -100,14 +101,28 @@ def _same_bytes(reader: Reader, trial: TrialRecord) -> bool:
 
 def _code_changed(facts: _Facts) -> Iterator[Finding]:
     code = facts.config.get("code")
-    if code is not None and code["began"] != code["now"]:
-        where = f" in {code['file']}" if "file" in code else ""
+    edited = edited_code(code, code["began"], code["now"]) if code else []
+    if edited:
+        where = f" in {code['file']}" if "file" in code and edited == [code["name"]] else ""
         yield Finding(
             kind="code",
-            text=f"{code['name']}{where} changed since this study began on {date(facts.study.created_at)}; "
+            text=f"{join_names(edited)}{where} changed since this study began on {date(facts.study.created_at)}; "
             "earlier trials were trained by the old code. To train all trials by the new code, run it with "
             f"--overwrite {facts.study.name} (in Python: overwrite=True), which deletes what is stored, or under "
             "another name",
+        )
+
+
+def _code_mixed(facts: _Facts) -> Iterator[Finding]:
+    """Workers keep the code that they have imported; one that starts later imports what is there then."""
+    for trial, noticed in [both for both in facts.noticed if "edited" in both[1]][:1]:
+        yield Finding(
+            kind="code",
+            text=f"the code of {join_names(noticed['edited'])} differs between workers: the worker of trial "
+            f"{trial.id} has another version than the run of the study. Workers keep the code that they start "
+            "with: after an edit, or an update of a package, stop all of them, and run the study again. To see "
+            f"which worker it was: phyla trials {facts.study.name} --story {trial.id}",
+            about="workers",
         )
 
 
@@ -223,6 +238,7 @@ def _scores_missing(facts: _Facts) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[_Facts], Iterator[Finding]], ...] = (
     _code_changed,
+    _code_mixed,
     _source_unread,
     _parameters_unread,
     _points_left,

@@ -14,6 +14,7 @@ from phyla.configuration import (
     check_extension,
     command_differences,
     differences,
+    edited_code,
     format_setting,
     suite_differences,
 )
@@ -26,6 +27,7 @@ from phyla.errors import (
     StudyChanged,
     UsageError,
 )
+from phyla.formatting import join_names
 from phyla.machine import Imported, awaits_imports
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
@@ -218,7 +220,7 @@ def reconcile(
     code: Any = config["code"]
     # While no trial is complete, no checkpoint comes from the code that is stored.
     if stored.get("code") and code and store.look(record.id, queries.summary).newest is not None:
-        config["code"] = {**code, "began": stored["code"]["began"]}
+        config["code"] = {**code, "began": {**code["now"], **stored["code"]["began"]}}
     if changed:
         check_extension(changed, stored, config, declared.rules.strategy)
         changes = changes_of(store, record.id, declared.rules)
@@ -240,11 +242,14 @@ def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
     """Warn if a completed study was trained with a different function."""
     known: Any = record.config.get("code")
     # Where training continues, the change is a finding of the study.
-    if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
+    if record.state is not StudyState.COMPLETED or not known or not code:
+        return
+    edited = join_names(edited_code(code, known["began"], code["now"]))
+    if not edited:
         return
     LOG.warning(
-        "warning: %s was edited since study %r was trained. The study is complete, so this is the stored "
-        "result of the earlier %s. To start from scratch, which deletes what is stored: "
+        "warning: the code of %s was edited since study %r was trained. The study is complete, so this is the "
+        "stored result of the earlier code. To start from scratch, which deletes what is stored: "
         "study.run(overwrite=True), on the command line --overwrite %s. To keep it, give the study another name",
-        *(code["name"], name, code["name"], name),
+        *(edited, name, name),
     )

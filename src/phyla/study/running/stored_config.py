@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from phyla import plugins
 from phyla.configuration import (
@@ -13,8 +14,8 @@ from phyla.errors import (
 )
 from phyla.records import JsonObject
 from phyla.study.declaration import Declared
-from phyla.system.code_digest import code_digest
 from phyla.worker import Command
+from phyla.worker.make import digest_code
 from phyla.worker.pinned import Pinned
 
 
@@ -40,14 +41,13 @@ def stored_config(declared: Declared, *, portable: bool) -> JsonObject:
         start_from=declared.start_from,
         name_of=name_of,
     )
-    code = None
-    if isinstance(train, Command):
-        digest = train.digest()
-        code = {"name": f"the command {train}", "began": digest, "now": digest}
-    elif train is not None:
-        digest = code_digest(train)
-        called = f"{getattr(train, '__name__', 'train')}()"
-        code = {"name": called, "file": _file_of(train), "began": digest, "now": digest}
+    code: Any = None
+    if train is not None:
+        command = isinstance(train, Command)
+        called = f"the command {train}" if command else f"{getattr(train, '__name__', 'train')}()"
+        file = {} if command else {"file": _file_of(train)}
+        digests = digest_code(train, declared.rules)
+        code = {"name": called, **file, "began": digests, "now": digests}
     replicate = declared.replicate_of
     return {**config, "code": code, **({} if replicate is None else {"replicate": asdict(replicate)})}
 

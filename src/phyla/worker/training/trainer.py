@@ -69,6 +69,7 @@ class Trainer:
     save_every_s: float | None = None
     on_error: Callable[[BaseException], None] = lambda error: None
     environment: Mapping[str, str] = field(default_factory=dict)
+    edited: Sequence[str] = ()
     surroundings: Surroundings = field(default_factory=Surroundings)
 
     def __post_init__(self) -> None:
@@ -215,6 +216,9 @@ class Trainer:
         # Reports that are just being sent come first, since rules judge them in order.
         with self._sending:
             completion = session.completion(checkpoint)
+        if self.edited:
+            noticed = {**(completion.noticed or {}), "edited": list(self.edited)}
+            completion = replace(completion, noticed=noticed)
         if checkpoint is not None:
             self._cached = (checkpoint.name, session.cached_state)
         return completion
