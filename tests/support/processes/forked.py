@@ -293,9 +293,9 @@ def _become(
 
         failpoints.arm(env["PHYLA_FAILPOINT"])
     # A file that is given to the program is read there, with the environment that it has.
-    given = {str(Path(word).absolute()) for word in words if word.endswith(".py")}
-    for name in [name for name, one in sys.modules.items() if getattr(one, "__file__", None) in given]:
-        del sys.modules[name]
+    for given in [Path(word).absolute() for word in words if word.endswith(".py")]:
+        if getattr(sys.modules.get(given.stem), "__file__", None) == str(given):
+            del sys.modules[given.stem]
     there, status = set(sys.modules), None
     try:
         match how:
