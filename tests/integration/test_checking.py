@@ -120,6 +120,7 @@ def check(
         env=child_environment(more),
         frameworks=frameworks,
         timeout=250,
+        spares=0 if "--workers" in words else 16,  # one for each experiment
     )
 
 

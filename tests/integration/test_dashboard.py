@@ -82,7 +82,7 @@ class Shown:
 
 
 def start(home: Path, name: str, workers: int = 0) -> Forked:
-    return Forked([STUDY_FILE, home, name, workers])
+    return Forked([STUDY_FILE, home, name, workers], spares=workers)
 
 
 @pytest.fixture(scope="module")

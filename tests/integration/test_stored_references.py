@@ -349,7 +349,7 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
     check_facts(early, "study 's'")
     assert not (tmp_path / "home").exists()
     (tmp_path / "hold").touch()
-    first = start(tmp_path, command("run", "study.py", "--workers", 1), spares=1)
+    first = start(tmp_path, command("run", "study.py", "--workers", 1))
 
     def held() -> int:
         try:
@@ -358,7 +358,7 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
             return 0
 
     until(lambda: held() == 1, "running trial")
-    second = start(tmp_path / "elsewhere", command("worker", tmp_path / "study.py", "--workers", 1), spares=1)
+    second = start(tmp_path / "elsewhere", command("worker", tmp_path / "study.py", "--workers", 1))
     until(lambda: held() == 2, "trial of the worker that joined")
     (tmp_path / "hold").unlink()
     for process in (first, second):
@@ -376,7 +376,7 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
 def test_a_worker_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "hold").touch()
-    first = start(tmp_path, command("run", "study.py", "--workers", 1), spares=1)
+    first = start(tmp_path, command("run", "study.py", "--workers", 1))
     until(
         lambda: (
             (tmp_path / "home" / "phyla.db").exists()

@@ -361,7 +361,7 @@ study = phyla.Study(
 
 
 def command(folder: Path, *words: object, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=child_environment(environment))
+    return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=child_environment(environment), spares=1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -153,7 +153,7 @@ def test_ctrl_c_ends_a_run_whose_service_is_away(tmp_path: Path, workers: int) -
     storage = f"sqlite:///{tmp_path}/service/phyla.db"
     with Service("--home", str(tmp_path / "service")) as service:
         places = ("--home", tmp_path / "home", "--server", service.url)
-        run = Forked(("-m", "phyla.cli", *places, "run", file, "--workers", workers))
+        run = Forked(("-m", "phyla.cli", *places, "run", file, "--workers", workers), spares=workers)
         until(
             lambda: "moved" in names(storage) and load_any("moved", storage).attempts(), "it trains", process=run
         )

@@ -177,7 +177,7 @@ def run_program(page: Path, folder: Path, **how: Any) -> None:
 
 def run_forked(code: str, folder: Path, **how: Any) -> str:
     env = {**environment(folder), **forked.SMALL_MODELS}
-    done = forked.run(["-c", code], cwd=folder, env=env, timeout=280, **how)
+    done = forked.run(["-c", code], cwd=folder, env=env, timeout=280, spares=1, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

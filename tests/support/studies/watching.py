@@ -90,15 +90,15 @@ def environment(failpoint: str = "", **more: str) -> dict[str, str]:
 
 
 def start(folder: Path, words: list[object], *, failpoint: str = "", spares: int = 0, **more: str) -> Forked:
-    """Start a program with variables of the environment; for `spares` see `Forked`."""
+    """Start a program with variables of the environment; its workers are spares, at least: see `Forked`."""
     env = environment(failpoint, **more)
+    if "--workers" in words:
+        spares = max(spares, int(str(words[words.index("--workers") + 1])))
     return Forked(words, cwd=folder, env=env, merged=True, session=True, spares=spares)
 
 
-def run(
-    folder: Path, words: list[object], *, expect: int = 0, failpoint: str = "", spares: int = 0, **more: str
-) -> str:
-    process = start(folder, words, failpoint=failpoint, spares=spares, **more)
+def run(folder: Path, words: list[object], *, expect: int = 0, **how: Any) -> str:
+    process = start(folder, words, **how)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == expect, output
     return output

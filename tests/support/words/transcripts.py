@@ -137,7 +137,8 @@ class Terminal:
         return done.returncode, done.stdout + done.stderr
 
     def _fork(self, *words: str) -> forked.Forked:
-        return forked.Forked(words, cwd=self._folder, env=self._environment, merged=True)
+        workers = int(words[-2:] == ("--workers", "1"))
+        return forked.Forked(words, cwd=self._folder, env=self._environment, merged=True, spares=workers)
 
     def _begin(self, words: list[str]) -> str:
         """Start a server; return what it has printed once it answers."""
