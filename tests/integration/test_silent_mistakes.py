@@ -1,8 +1,10 @@
 """What a user sees of the mistakes that beginners make: said once, with the line or the name that is wrong."""
 
+import copy
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import forked
 import phyla
 from facts import check_facts
 from phyla.settings import child_environment
+from phyla.space import Params
 from phyla.study import load_study
 
 SOURCE = Path(phyla.__file__).parents[1]
@@ -182,19 +185,19 @@ def test_a_mistake_that_raises_nothing_is_said_once(tmp_path: Path, words: str, 
 
 
 @pytest.mark.parametrize(
-    "read",
-    [
-        "lr, momentum = (value for _, value in trial.params.items())",
-        "values = dict(trial.params)",
-        "values = dict(**trial.params)",
-        "import copy; values = copy.deepcopy(trial.params)",
-        "for name in trial.params: pass",
-        "values = trial.params.flat()",
-    ],
+    "read", [dict, list, copy.deepcopy, Params.flat, lambda all_: dict(**all_), lambda all_: [*all_.items()]]
 )
-def test_reading_all_parameters_at_once_counts(tmp_path: Path, read: str) -> None:
-    body = read + "\n" + GOOD.replace('trial.params["lr"] + trial.params["momentum"]', "1 / trial.id")
-    assert warnings_of(run(tmp_path, "run", write(tmp_path, body), "--workers", "0")[1]) == []
+def test_reading_all_parameters_at_once_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: Callable[[Params], object]
+) -> None:
+    def train(trial: phyla.Trial) -> None:
+        read(trial.params)
+        (trial.checkpoint_dir / "w").write_text(str(trial.id))
+        trial.report(score=trial.id)
+
+    space, search = {"lr": phyla.Float(0.0, 1.0)}, phyla.RandomSearch(members=2, total_steps=1)
+    phyla.Study("first", space, phyla.Maximize("score"), search, train, home=tmp_path).run()
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_a_parameter_of_fresh_starts_only_is_read(tmp_path: Path) -> None:
