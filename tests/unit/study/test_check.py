@@ -489,11 +489,8 @@ print(json.dumps({{"loss": 1.0}}), file=open(metrics, "a"))
 def test_how_the_output_of_a_command_ends_is_shown(line: str, last: str, change: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(line))
     arguments = [sys.executable, "-S", "train.py", ["{source}"], "{save_to}", "{metrics}"]
-    (told,) = (
-        one
-        for one in check(study_of(phyla.Command(arguments, cwd=tmp_path), tmp_path / "home"), workers=0)
-        if one.verdict == "FAIL"
-    )
+    verdicts = checks(study_of(phyla.Command(arguments, cwd=tmp_path), tmp_path / "home"), workers=0)
+    told = next(one for one in verdicts if one.verdict == "FAIL")
     assert told.kind == "resume"
     assert "all output is in" not in told.text
     assert last in told.text.splitlines()[-1]
