@@ -190,13 +190,17 @@ def slurm_of_two() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """URL of an S3 server that lives as long as this test process."""
+    from moto import backends
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     try:
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
+        with pytest.MonkeyPatch.context() as patched:
+            modules = frozenset(backends.list_of_moto_modules())  # it would list its own folder for each request
+            patched.setattr(backends, "list_of_moto_modules", lambda: modules)
+            host, port = server.get_host_and_port()
+            yield f"http://{host}:{port}"
     finally:
         server.stop()
 
