@@ -259,7 +259,7 @@ def _finish(world: World, watch: Watch, outcome: Outcome) -> None:
     ends_at = time.monotonic() + PATIENCE_S
     try:
         while not watch.over and time.monotonic() < ends_at:
-            world.look()
+            world.look(0.5)
             time.sleep(0.05)
     finally:
         watch.stop()
