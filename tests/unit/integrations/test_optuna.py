@@ -317,7 +317,7 @@ def test_conditional_nested_and_constrained_spaces(sampler: str) -> None:
     def fitness(trial: TrialRecord) -> float:
         return math.nan if trial.seed % 5 == 0 else abs(math.log10(float(str(trial.params["opt/lr"]))) + 2)
 
-    members, early = (9, {"n_startup_trials": 5}) if sampler == "gp" else (15, {})
+    members, early = (7, {"n_startup_trials": 5}) if sampler == "gp" else (15, {})
     done = ran(Optuna(members, 1, sampler, early), fitness, space=CONDITIONAL, workers=2)
     assert all(CONDITIONAL.contains(trial.params) for trial in done)
     assert len({str(trial.params) for trial in done}) > members - 3
