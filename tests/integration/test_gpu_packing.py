@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import phyla
 from facts import raises
 from phyla.errors import ConfigurationError
@@ -110,9 +111,8 @@ def test_training_gives_way_to_an_evaluation_that_needs_its_gpus_and_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
-    import packed_work  # type: ignore[import-not-found]
-
-    results = packed_work.study.run(2)
+    forked.run(["-c", "import packed_work; packed_work.study.run(2)"], cwd=folder, check=True, spares=6)
+    results = phyla.load_study("packed", home=folder / ".phyla")
     assert results.state is StudyState.COMPLETED
     assert results.counts() == {"completed": 4}
     assert all(trial.fitness is not None for trial in results.trials())

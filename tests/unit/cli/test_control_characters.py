@@ -2,9 +2,8 @@
 
 import os
 import pty
+import select
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import phyla
 from command_line import Phyla
 from effort import rarely
 from facts import check_facts
+from forked import Forked
 from phyla.settings import child_environment
 from phyla.terminal import console, table, visible
 
@@ -59,19 +59,14 @@ def test_errors_of_training_are_written_out(failed: Path, cli: Phyla) -> None:
 @pytest.mark.parametrize("workers", [rarely(0), 1])  # without workers: above
 def test_the_live_display_and_the_tail_of_a_log_command_nothing(failed: Path, workers: int) -> None:
     main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "phyla.cli", "run", "study.py", "--workers", str(workers)],
-        stdout=terminal,
-        stderr=terminal,
-        env=child_environment({"TERM": "xterm", "COLUMNS": "300"}),
-    )
-    os.close(terminal)
+    with os.fdopen(terminal, "w") as stdout:
+        words = ["-m", "phyla.cli", "run", "study.py", "--workers", workers]
+        env = child_environment({"TERM": "xterm", "COLUMNS": "300"})
+        process = Forked(words, env=env, stdout=stdout, spares=workers)
     shown = b""
-    try:
-        while part := os.read(main, 65536):
-            shown += part
-    except OSError:
-        pass  # at the end
+    while process.poll() is None or select.select([main], [], [], 0)[0]:
+        if select.select([main], [], [], 0.1)[0]:
+            shown += os.read(main, 65536)
     os.close(main)
     assert process.wait(180) == 1
     assert b"pwned" in shown
