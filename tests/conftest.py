@@ -37,6 +37,9 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What is imported until the tests are collected stays: a fifth of that time would go into garbage collections.
+gc.disable()
+
 # Processes of pytest-xdist have one, and output would be cut to it.
 os.environ.pop("COLUMNS", None)
 
@@ -74,6 +77,7 @@ def pytest_collection_finish() -> None:
     """Keep what is imported out of garbage collections."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
