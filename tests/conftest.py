@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "repeatable",
         deadline=None,
         derandomize=True,
-        max_examples=effort.times(50, 200),
+        max_examples=effort.times(30, 200),
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("repeatable")
