@@ -248,13 +248,6 @@ def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str)
     assert "Traceback" not in told
 
 
-def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
-    done = in_process(small[0], "run", "small.py", "--workers", 0)
-    assert done.returncode == 0
-    assert "16 of 16 trials" in done.stdout
-    assert "16 trials completed, 1 failed" in done.stdout
-
-
 def test_run_lives_where_the_options_say(small: "tuple[Path, str]", tmp_path: Path, cli: Phyla) -> None:
     storage = f"sqlite:///{tmp_path / 'else.db'}"
     done = in_process(small[0], "run", "small.py", "--workers", 0, "--home", tmp_path, "--storage", storage)
