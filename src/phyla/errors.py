@@ -210,6 +210,13 @@ _ADVICE_ON_PLACES = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "symbolic links form a circle: remove one of them",
 }
+_ADVICE_ON_LIMITS = {
+    errno.EAGAIN: "no more processes or threads are allowed: raise `ulimit -u`, or the limit of the container",
+    errno.EMFILE: "this process may open no more files: raise `ulimit -n`",
+    errno.ENFILE: "the machine may open no more files: end other programs, or raise fs.file-max",
+    errno.ENOMEM: "memory is used up: run fewer workers, or raise the limit of the container",
+}
+_NO_THREAD = "can't start new thread"
 _PERMISSION = (errno.EACCES, errno.EPERM)
 _PHYLA = str(Path(__file__).parent) + "/"
 _LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
@@ -295,10 +302,25 @@ def is_place_error(error: BaseException) -> bool:
     return foreign[-1:] == [__name__.partition(".")[0]]
 
 
-def advice_on(error: OSError) -> str:
-    """Return what to do about an error of storage, as a clause."""
-    if error.errno in _PERMISSION:
+def is_limit_error(error: BaseException) -> bool:
+    """Return whether the system allows no more processes, threads, open files or memory."""
+    return _errno_of(error) in _ADVICE_ON_LIMITS
+
+
+def _errno_of(error: BaseException) -> int | None:
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return errno.EAGAIN
+    return _storage_errno(error) if isinstance(error, OSError) else None
+
+
+def advice_on(error: BaseException) -> str:
+    """Return what to do about an error of storage, or of a limit, as a clause."""
+    number = _errno_of(error)
+    if number in _PERMISSION:
         return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
-    if error.errno == errno.EBADF:
+    if number == errno.EBADF:
         return "it was closed in this process: look for os.close and os.closerange in your code"
-    return {**_ADVICE, **_ADVICE_ON_PLACES}.get(_storage_errno(error) or 0, "look at the file system's health")
+    known = {**_ADVICE, **_ADVICE_ON_PLACES, **_ADVICE_ON_LIMITS}
+    return known.get(number or 0, "look at the file system's health")

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.errors import StateError, advice_on, ends_only_call, is_place_error, is_storage_error
+from phyla.errors import StateError, advice_on, ends_only_call, is_limit_error, is_place_error, is_storage_error
+from phyla.store import open_store
 from phyla.study_modules import StudyFileRead
 from phyla.system.drafts import replace_text
 
@@ -49,6 +52,32 @@ def test_a_full_disk_is_recognized_where_numpy_hides_the_error(write: Callable[[
     assert is_storage_error(caught.value)
     assert advice_on(caught.value) == advice_on(OSError(errno.ENOSPC, ""))
     assert not is_storage_error(OSError("a report of 3 requested and 2 written files"))
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (MemoryError(), "fewer workers"),
+    ],
+)
+def test_limits_of_the_system_are_named_with_the_fix(error: Exception, fix: str) -> None:
+    assert is_limit_error(error)
+    assert not is_storage_error(error), "training that meets it has failed"
+    assert fix in advice_on(error)
+    assert not is_limit_error(RuntimeError("my own"))
+
+
+def test_a_command_that_may_open_no_more_files_says_so_without_a_traceback(tmp_path: Path) -> None:
+    words = ["sh", "-c", 'ulimit -n 5; exec "$@"', "sh", sys.executable, "-m", "phyla.cli", "status"]
+    (tmp_path / ".phyla").mkdir()
+    open_store(f"sqlite:///{tmp_path}/.phyla/phyla.db").close()
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ulimit -n" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_file_that_cannot_be_replaced_stays_and_no_draft_is_left(tmp_path: Path) -> None:

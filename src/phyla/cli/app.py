@@ -28,7 +28,15 @@ from phyla.cli.serve import dashboard, serve, token
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
-from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_place_error, is_storage_error
+from phyla.errors import (
+    PhylaError,
+    UsageError,
+    advice_on,
+    hidden_modules,
+    is_limit_error,
+    is_place_error,
+    is_storage_error,
+)
 from phyla.terminal import flush_output, visible
 from phyla.terminal import show as print
 
@@ -164,8 +172,8 @@ def run_app() -> NoReturn:
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception as error:  # noqa: BLE001  # last resort: show everything, and how to report it
         # The output may be on the same disk.
-        if isinstance(error, OSError) and (is_storage_error(error) or is_place_error(error)):
-            print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
+        if is_storage_error(error) or is_place_error(error) or is_limit_error(error):
+            print(f"error: {str(error) or type(error).__name__}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)
         if hidden := hidden_modules():
             print(f"error: {type(error).__name__}: {error}; {hidden}", file=sys.stderr)

@@ -44,9 +44,10 @@ def ending(unclean: int | None = None) -> Iterator[None]:
             # Both now: no thread can be started once the interpreter exits.
             due = threading.Event()
             handlers = threading.Thread(target=_handlers, args=(due,), daemon=True)
-            handlers.start()
             end = threading.Thread(target=_end, args=(status, unclean, due, handlers), name=_NAME, daemon=True)
-            end.start()
+            with contextlib.suppress(RuntimeError):  # where no more threads are allowed, it ends when they do
+                handlers.start()
+                end.start()
 
 
 def _handlers(due: threading.Event) -> None:

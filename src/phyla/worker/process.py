@@ -28,6 +28,7 @@ from phyla.errors import (
     advice_on,
     ends_only_call,
     hidden_modules,
+    is_limit_error,
     is_storage_error,
 )
 from phyla.machine import NoTime, Outdated
@@ -87,8 +88,8 @@ def _fail(error: BaseException, status: int) -> NoReturn:
     """Print an error for the supervisor (of phyla's own and of storage, only the message), and exit."""
     if isinstance(error, PhylaError):
         text = f"{type(error).__name__}: {error}"
-    elif isinstance(error, OSError) and is_storage_error(error):
-        text = f"{error}; {advice_on(error)}"
+    elif is_storage_error(error) or is_limit_error(error):
+        text = f"{str(error) or type(error).__name__}; {advice_on(error)}"
     else:
         text = "\n".join(filter(None, ("".join(traceback.format_exception(error)).rstrip(), hidden_modules())))
     _exit_with(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status, text)

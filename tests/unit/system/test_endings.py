@@ -26,6 +26,13 @@ HANDLER = "    atexit.register(lambda: print('flushed'))\n"
 SOON = "    threading.Thread(target=time.sleep, args=(0.5,)).start()\n"
 
 
+NO_THREADS = """
+    import resource
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**20,) * 2)  # a thread takes 8 MiB
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "left", "status", "told"),
     [
@@ -37,6 +44,7 @@ SOON = "    threading.Thread(target=time.sleep, args=(0.5,)).start()\n"
         (QUEUE, 118, 118, "ended: a queue of multiprocessing that still holds items"),
         (HANDLER + PROCESS + THREAD, None, 0, "ended: the thread 'loader', the process 'loader' (number "),
         (DAEMONS + SOON + HANDLER, 118, 0, None),
+        (SOON + NO_THREADS + "    sys.exit(3)", None, 3, None),
     ],
 )
 def test_what_was_left_is_named_and_does_not_keep_a_process_alive(
