@@ -181,7 +181,9 @@ def _begin_black_box(world: World, store: Store, lease_s: float) -> None:
     chaos_blackbox.send(world.url(world.services[0]), world.secret.read_text().strip(), "", table, 30.0)
     study = store.find_study(chaos_blackbox.NAME)
     assert study is not None
-    StudyRecords(store, study.id).store_config({**study.config, "lease_s": lease_s}, study.config)
+    options: Any = study.config["options"]
+    config = {**study.config, "options": {**options, "lease_s": lease_s}}
+    StudyRecords(store, study.id).store_config(config, study.config)
 
 
 def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:
