@@ -299,7 +299,7 @@ def test_a_place_that_cannot_be_used_is_named(toy: Pooled, cli: Phyla, tmp_path:
     file.write_text("")
     up, serve = ("up", toy.file), ("serve", "--publish", "--port", 0)
     for words in (up, ("workers",), ("down", "toy"), serve, ("token", "create", "x")):
-        check_facts(cli(*words, "--home", file, code=1), file, "choose another home")
+        check_facts(cli(*words, "--home", file, code=2), file, "a file, not a directory")
     (home / "service.token").mkdir(parents=True)
     check_facts(cli(*serve, "--home", home, code=1), home / "service.token")
     (home / "pools/toy/worker-0.log").mkdir(parents=True)
