@@ -48,7 +48,8 @@ def load(checkpoint: "EvaluationCheckpoint") -> CharGRU:
     saved = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
     model = CharGRU(**saved["config"])
     model.load_state_dict(saved["model"])
-    return model.eval()
+    model.eval()
+    return model
 
 
 def evaluate(evaluation: phyla.Evaluation) -> None:

@@ -83,7 +83,7 @@ def main() -> None:
         loss = losses(model, batch(text, args.seed, step))[0].mean()
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - 0.9 * step / args.steps)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's is not annotated
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         since.append(loss.item())

@@ -45,7 +45,7 @@ class Batches:
         self.position = state["position"]
 
 
-class Digits(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
+class Digits(LightningModule):
     """One hidden layer."""
 
     def __init__(self, lr: float, dropout: float) -> None:

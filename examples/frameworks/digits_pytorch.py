@@ -39,7 +39,7 @@ def train(trial: phyla.Trial) -> None:
         batch = torch.randint(len(labels), (32,))
         loss = functional.cross_entropy(model(images[batch]), labels[batch])
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         scheduler.step()
         trial.report({"train/loss": loss.item()}, step=step)

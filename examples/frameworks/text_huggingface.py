@@ -23,7 +23,7 @@ Example = dict[str, torch.Tensor]
 def examples(module: object) -> list[Example]:
     """Return a module's source, one token per character, in pieces of `LENGTH`."""
     text = inspect.getsource(module).encode("ascii", errors="replace")  # type: ignore[arg-type]
-    pieces = torch.tensor(list(text)).split(LENGTH)[:-1]  # type: ignore[no-untyped-call]
+    pieces = torch.tensor(list(text)).split(LENGTH)[:-1]
     return [{"input_ids": piece, "labels": piece} for piece in pieces]
 
 

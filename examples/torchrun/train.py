@@ -67,7 +67,7 @@ def main() -> None:
         points, targets = batch(generator)
         loss = nn.functional.binary_cross_entropy_with_logits(model(points), targets)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch
+        loss.backward()
         optimizer.step()
         any_stops = stop.clone()
         dist.all_reduce(any_stops, dist.ReduceOp.MAX)

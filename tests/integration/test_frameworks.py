@@ -192,7 +192,7 @@ lightning_warnings = pytest.mark.filterwarnings(
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
     from lightning.pytorch import Callback, Trainer
 
-    class EndsEarly(Callback):  # type: ignore[misc]  # mypy does not read Lightning
+    class EndsEarly(Callback):
         def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
             trainer.should_stop = trainer.global_step == 3
 
@@ -237,7 +237,7 @@ def test_lightning_without_max_steps_would_forget_where_a_loader_was_and_is_refu
 def test_a_callback_of_lightning_that_sets_rates_itself_is_refused(name: str, tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging
 
-    class Freezing(BaseFinetuning):  # type: ignore[misc]  # mypy does not read Lightning
+    class Freezing(BaseFinetuning):
         """Keeps the rates of the parent."""
 
         def freeze_before_training(self, pl_module: Any) -> None:
@@ -392,10 +392,10 @@ def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None
     from phyla.integrations.transformers import PhylaCallback
 
     class Line(torch.nn.Linear):
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
             return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
 
-    class Early(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+    class Early(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             control.should_training_stop = True
 
@@ -419,7 +419,7 @@ def test_children_of_one_parent_draw_random_numbers_of_their_own(tmp_path: Path)
     current = 0
 
     class Noise(torch.nn.Linear):
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
             if self.training:
                 drawn[current].append(torch.rand(()).item())
             return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
@@ -491,7 +491,7 @@ def test_a_trainer_with_ones_own_or_another_schedule_trains_each_trial_with_its_
     from phyla.integrations.transformers import PhylaCallback
 
     class Line(torch.nn.Linear):
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
             return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
 
     data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8

@@ -43,7 +43,7 @@ def fit(
 
     from phyla.integrations.lightning import PhylaCallback
 
-    class Line(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
+    class Line(LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)

@@ -20,7 +20,7 @@ __all__ = ["PhylaCallback"]
 FILE = "lightning.ckpt"
 
 
-class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lightning
+class PhylaCallback(Checkpoint):
     """Trains one trial with a `Trainer`: from `ckpt_path` to the trial's `end_step`, counted as `global_step`.
 
     Optimizers and schedulers keep the hyperparameters of `configure_optimizers`. The callback stops at `end_step`,
@@ -144,7 +144,7 @@ def _file_in(checkpoint: Path) -> Path:
     return files[0]
 
 
-class _Reports(DummyLogger):  # type: ignore[misc]  # mypy does not read Lightning
+class _Reports(DummyLogger):
     """A Lightning logger that reports to phyla."""
 
     def __init__(self, trial: Trial) -> None:

@@ -12,7 +12,7 @@ def random_state() -> dict[str, Any]:
     import torch
 
     name, keys, *rest = np.random.get_state()  # noqa: NPY002  # the user's code may draw from it
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # PyTorch's is not annotated
+    used = torch.cuda.is_initialized()
     cuda = torch.cuda.get_rng_state_all() if used else []
     numpy = (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest)
     return {"python": random.getstate(), "numpy": numpy, "torch": torch.get_rng_state(), "cuda": cuda}

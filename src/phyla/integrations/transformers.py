@@ -16,7 +16,7 @@ from phyla.worker.training.trial import Trial
 __all__ = ["PhylaCallback"]
 
 
-class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+class PhylaCallback(TrainerCallback):
     """Trains one trial with a `Trainer`, up to the trial's `end_step`, counted as `global_step`.
 
     After the Trainer has loaded the optimizer, it sets the hyperparameters of the `TrainingArguments` again. It

@@ -33,7 +33,7 @@ class Held(NamedTuple):
     held: Any
 
 
-class Module(equinox.Module):  # type: ignore[misc]  # mypy does not follow it
+class Module(equinox.Module):
     linear: equinox.nn.Linear
     state: Any
 
@@ -62,7 +62,7 @@ def labelled(lr: float) -> Any:
 
 
 def nnx_state(lr: float) -> Any:
-    class Net(nnx.Module):  # type: ignore[misc]  # mypy does not follow it
+    class Net(nnx.Module):
         def __init__(self) -> None:
             self.linear, self.dropout = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1))
 

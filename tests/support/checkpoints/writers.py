@@ -169,7 +169,7 @@ def load_orbax(path: Path, step: int) -> None:
 def _trainer(root: Path, steps: range, report: Callable[[int], None]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-    class Report(TrainerCallback):  # type: ignore[misc]
+    class Report(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             report(state.global_step)
 

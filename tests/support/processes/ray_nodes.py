@@ -64,7 +64,7 @@ def ray_nodes() -> Iterator[Any]:
         os.environ["RAY_ADDRESS"] = cluster.address
         yield cluster
     finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+        cluster.shutdown()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         shutil.rmtree(folder, ignore_errors=True)

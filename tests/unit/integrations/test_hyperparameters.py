@@ -29,7 +29,7 @@ def optimizer_of(kind: type[Optimizer] = SGD, lr: Any = OLD, groups: int = 2, **
     if isinstance(lr, list):
         parameters = [{**group, "lr": rate} for group, rate in zip(parameters, lr, strict=True)]
         lr = lr[0]
-    made: Optimizer = kind(parameters, lr=lr, **options)  # type: ignore[call-arg]  # every optimizer takes lr
+    made: Optimizer = kind(parameters, lr=lr, **options)
     return made
 
 

@@ -84,7 +84,7 @@ def test_a_child_inherits_weights_and_the_state_of_the_optimizer(chain: Chain) -
     trained(chain, *parent)
     model, optimizer = made(NEW, kind=AdamW)
     load(chain.ask(), model=model, optimizer=optimizer)
-    assert torch.equal(model.weight, parent[0].weight)  # type: ignore[arg-type]  # of Linear
+    assert torch.equal(model.weight, parent[0].weight)
     (state,) = optimizer.state.values()
     assert state["step"] == 4
 
