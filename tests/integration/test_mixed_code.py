@@ -18,6 +18,8 @@ from rules import Halve, allowed
 
 
 def train(trial):
+    import model
+
     (trial.checkpoint_dir / "weights.txt").write_text("1")
     trial.report(score=trial.params["lr"])
 
@@ -62,6 +64,7 @@ def make_call(tmp_path: Path) -> Call:
     """Return a function that calls the study in a new process, which imports the files as they are then."""
     (tmp_path / "rules.py").write_text(RULES)
     (tmp_path / "mine.py").write_text(STUDY)
+    (tmp_path / "model.py").write_text("SIZE = 8")
 
     def call(code: str) -> list[Finding]:
         program = f"from mine import study\n{code}"
@@ -85,6 +88,7 @@ def edit(file: Path, old: str, new: str) -> None:
         ("mine.py", 'score=trial.params["lr"]', 'score=trial.params["lr"] * 2', "train()"),
         ("rules.py", "FACTOR = 0.5", "FACTOR = 0.25", "Halve"),
         ("rules.py", '["lr"] > 0', '["lr"] > 1e-9', "allowed"),
+        ("model.py", "SIZE = 8", "SIZE = 16", "module model"),
     ],
 )
 def test_a_worker_that_joins_with_edited_code_is_named(
@@ -95,7 +99,7 @@ def test_a_worker_that_joins_with_edited_code_is_named(
     (finding,) = call(f"study.work(workers={workers})")
     assert finding.about == "workers"
     check_facts(finding.text, named, "phyla trials mixed --story")
-    for other in {"train()", "Halve", "allowed"} - {named}:
+    for other in {"train()", "Halve", "allowed", "module model"} - {named}:
         assert other not in finding.text
 
 

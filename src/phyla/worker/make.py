@@ -18,7 +18,7 @@ from phyla.evaluation import Suite
 from phyla.machine import TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.store import Store
-from phyla.system.code_digest import code_digest
+from phyla.system.code_digest import code_digest, imported_by
 from phyla.validation import check_ran
 from phyla.worker import (
     Command,
@@ -86,10 +86,12 @@ def population_worker(
 
 
 def digest_code(train: Callable[[Trial], object], rules: TrainRules) -> dict[str, str]:
-    """Return digests of what trains, under the name "train", and of the user's code that decides."""
+    """Return digests of what trains, under the name "train", of the user's code that decides, and of modules."""
+    modules = train.modules() if isinstance(train, Command) else imported_by(train)
     return {
         "train": train.digest() if isinstance(train, Command) else code_digest(train),
         **digest_rules(rules),
+        **{f"module {name}": digest for name, digest in modules.items()},
     }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from phyla.system.code_digest import code_digest
+import phyla
+from phyla.system.code_digest import code_digest, imported_by, imports_of, modules_of
 
 HELPER = "def twice(x):\n    return 2 * x\n\n\n"
 TRAIN = "def train(trial):\n    return [twice(x) for x in 'abc']\n"
@@ -72,3 +73,70 @@ def test_an_edit_changes_the_digest_without_source() -> None:
     assert code_digest(compiled(text)) == code_digest(compiled(text))
     for old, new in (("2", "3"), ("'b'", "'c'"), ("x * 2", "x + 2"), ("[x * 2", "[str(x) * 2")):
         assert code_digest(compiled(text.replace(old, new))) != code_digest(compiled(text))
+
+
+PROJECT = {
+    "study.py": "import numpy\nfrom lab.models import build\n\ndef train(trial):\n    import late\n",
+    "late.py": "import lab.tools.numbers as numbers\n",
+    "lab/__init__.py": "",
+    "lab/models/__init__.py": "from .net import build\nfrom .. import config\n",
+    "lab/models/net.py": "def build():\n    return 1\n",
+    "lab/config.py": "raise SystemExit('imported')\n",
+    "lab/tools/numbers.py": "def broken(:\n",
+    "unused.py": "",
+}
+OWN = {"late", "lab", "lab.models", "lab.models.net", "lab.config", "lab.tools.numbers"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def modules(project: Path) -> dict[str, str]:
+    return modules_of(imports_of(project / "study.py"), [str(project), *sys.path])
+
+
+def test_modules_of_the_user_have_digests_without_being_imported(project: Path) -> None:
+    """`lab/tools` is a namespace package, one module cannot be parsed, and NumPy is installed."""
+    assert modules(project).keys() == OWN
+    assert not OWN & sys.modules.keys()
+
+
+@pytest.mark.parametrize("edited", ["lab/models/net.py", "lab/config.py", "late.py"])
+def test_an_edit_of_a_module_changes_its_digest_only(project: Path, edited: str) -> None:
+    before = modules(project)
+    with (project / edited).open("a") as file:
+        file.write("# A comment.\n")
+    assert modules(project) == before
+    with (project / edited).open("a") as file:
+        file.write("MORE = 1\n")
+    after = modules(project)
+    assert [name for name in OWN if before[name] != after[name]] == [edited.removesuffix(".py").replace("/", ".")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["python", "study.py", "--lr", "{lr}"], OWN),
+        (
+            ["torchrun", "--nproc-per-node=2", "-m", "lab.models.net", "--lr={lr}"],
+            {"lab", "lab.models", "lab.models.net", "lab.config"},
+        ),
+        (["sh", "late.sh", "{lr}"], set()),
+    ],
+)
+def test_modules_of_commands_count(project: Path, arguments: list[str], expected: set[str]) -> None:
+    (project / "late.sh").write_text("import late\n")
+    assert phyla.Command(arguments, cwd=project).modules().keys() == expected
+
+
+def test_functions_of_files_and_of_sessions_have_modules(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    train: Any = module(project, "def train(trial):\n    import late\n", monkeypatch).train
+    assert imported_by(functools.partial(train, 1)).keys() == {"late", "lab", "lab.tools.numbers"}
+    assert imported_by(compiled("def train(trial):\n    import late\n")) == {}
+    assert imported_by(print) == {}

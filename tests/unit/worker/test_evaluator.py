@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import json
 import sys
 import weakref
@@ -600,6 +601,28 @@ def test_a_function_that_changed_without_its_version_is_reported(tmp_path: Path)
     (event,) = bench.run.reader().events()
     assert event.kind == "changed-source"
     assert "raise the version" in event.message
+
+
+def test_an_edited_module_that_the_file_of_an_eval_task_imports_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "eval_file.py").write_text("import scoring\n\ndef a(evaluation):\n    evaluation.record(x=1)\n")
+    (tmp_path / "scoring.py").write_text("SCALE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    bench = Bench(tmp_path, suite(EvalTask("a", importlib.import_module("eval_file").a)))
+    bench.checkpoint(100)
+    bench.work()
+    (tmp_path / "scoring.py").write_text("SCALE = 10\n")
+    monkeypatch.delitem(sys.modules, "eval_file")
+    monkeypatch.delitem(sys.modules, "scoring")
+    changed = suite(EvalTask("a", importlib.import_module("eval_file").a), EvalTask("b", spread))
+    bench.run.suites = [changed]
+    bench.run.restart()
+    bench.restart(changed)
+    bench.run.sightings.backfill()
+    bench.work()
+    (event,) = bench.run.reader().events()
+    assert event.kind == "changed-source"
 
 
 def test_a_changed_file_of_bindings_under_the_same_version_is_reported(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import final
 
@@ -13,6 +14,7 @@ from phyla import plugins, settings
 from phyla.errors import ConfigurationError
 from phyla.records import UNLESS_NONE
 from phyla.space import Space
+from phyla.system.code_digest import imports_of, modules_of
 from phyla.validation import check, suggest_arguments
 from phyla.worker.commands import placeholders
 from phyla.worker.commands.placeholders import Argument
@@ -191,12 +193,21 @@ class Command:
         """Return a digest of the command, its environment variables, and the scripts that it names."""
         encoded = plugins.encode(replace(self, cwd="/"))
         parts = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
-        for argument in _flat(self.arguments):
-            file = Path(self._folder or str(self.cwd), argument)
-            if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
-                parts.append(file.read_bytes())
+        parts += [file.read_bytes() for file in self._scripts()]
         digests = [hashlib.sha256(part).hexdigest() for part in parts]
         return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+    def modules(self) -> dict[str, str]:
+        """Return digests of the user's modules that it runs by `-m`, or that its Python scripts import."""
+        scripts = [file for file in self._scripts() if file.suffix == ".py"]
+        run = [name for option, name in pairwise(_flat(self.arguments)) if option == "-m"]
+        search = [*(str(file.parent) for file in scripts), self._folder or str(self.cwd)]
+        return modules_of([*run, *(name for file in scripts for name in imports_of(file))], search)
+
+    def _scripts(self) -> list[Path]:
+        arguments = [argument for argument in _flat(self.arguments) if "{" not in argument]
+        files = [Path(self._folder or str(self.cwd), argument) for argument in arguments]
+        return [file for file in files if file.is_file() and file.stat().st_size <= SCRIPT_BYTES]
 
 
 suggest_arguments(Command)

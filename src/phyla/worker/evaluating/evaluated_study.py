@@ -13,7 +13,7 @@ from phyla.checkpoints import Checkpoints
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import Checkpoint, EvalResult
-from phyla.system.code_digest import code_digest
+from phyla.system.code_digest import code_digest, imported_by
 
 
 class Sources(Protocol):
@@ -84,7 +84,8 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
 
 @functools.lru_cache(maxsize=256)
 def _digest(function: Callable[..., object]) -> str:
-    return code_digest(function)
+    digests = [code_digest(function), *imported_by(function).values()]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 @final
@@ -123,14 +124,14 @@ class EvaluatedStudy:
             before = {result.source for result in results.get(task.identity, ()) if result.source}
             if source and before - {source}:
                 messages[task.name] = (
-                    f"the function of eval task {task.name!r}{others}, or what it uses of its file or of gin, "
-                    f"changed since some of its results were computed, and its version is still {task.version!r}: "
-                    "raise the version to compute them again"
+                    f"the function of eval task {task.name!r}{others}, or what it uses of its file, of modules "
+                    "that the file imports, or of gin, changed since some of its results were computed, and its "
+                    f"version is still {task.version!r}: raise the version to compute them again"
                 )
         return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
-        """Return a digest of what evaluates: functions, with what these use of their files, and gin files.
+        """Return a digest of what evaluates: functions, what these use of their files, modules, and gin files.
 
         None is part of the eval task's identity. Empty if none is known.
         """
