@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 import phyla
 from effort import times as counts
 from evaluation_simulation import EvaluatedStudy, suite_of
-from facts import raises
+from facts import check_facts, raises
 from phyla.errors import UsageError
 from phyla.machine import SetCheckpointState, TrainRules
+from phyla.machine.population import retire
 from phyla.records import CheckpointState, JobState, Maximize, Report, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Divergence, FromSuite, Truncation
@@ -100,6 +101,17 @@ def test_a_stopped_trial_ends_with_the_rule_and_is_replaced() -> None:
     (ended,), (descendant,) = facts(events, "ended"), facts(events, "descendant")
     assert (ended["state"], ended["stop_reason"]["rule"]) == (JobState.CANCELLED, "divergence")
     assert descendant == {"trial": after.id, "member": work.trial.member, "replaces": True}
+
+
+def test_a_trial_of_a_retired_member_is_cancelled_and_has_not_failed_for_good() -> None:
+    driver = simulated()
+    trial = driver.controller.claim("w")[0][0].trial
+    with driver.store.transaction(driver.study.id, exclusive=True) as tx:
+        tx.apply(retire(tx, trial.member))
+        events = read_story(tx, trial.id)
+    (ended,) = [event for event in events if event.what == "ended"]
+    check_facts(ended.words, "cancelled", "retired")
+    assert "for good" not in ended.words
 
 
 def test_a_checkpoint_is_as_it_is_now() -> None:

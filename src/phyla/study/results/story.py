@@ -158,7 +158,8 @@ def _end(trial: TrialRecord) -> str:
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
     if trial.state is not JobState.COMPLETED:
-        return f"{trial.state} for good: {summarize_error(trial.error)}"
+        final = " for good" if trial.state is JobState.FAILED else ""
+        return f"{trial.state}{final}: {summarize_error(trial.error)}"
     return f"completed at step {trial.reached_step:,}, fitness {fitness(trial)}"
 
 
