@@ -1,7 +1,7 @@
 """Common to all databases: compile statements once, run them on the driver, return records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -59,13 +59,14 @@ class SqlSession(ABC):
 
     def run(self, statement: sa.Executable, values: Values) -> Any:
         """Run a statement; return the cursor."""
-        self.cursor.execute(self._text(statement, statement), values)
+        self.cursor.execute(self._text(statement, lambda: statement), values)
         return self.cursor
 
-    def _text(self, key: Hashable, statement: Any, columns: Sequence[str] | None = None) -> str:
+    def _text(self, key: Hashable, make: Callable[[], Any], columns: Sequence[str] | None = None) -> str:
+        """Return the SQL of a statement, which is made and compiled when its key is first used in this process."""
         text = self._texts.get(key)
         if text is None:
-            text = self._texts[key] = self.backend.compile_statement(statement, columns, locks=self.write)
+            text = self._texts[key] = self.backend.compile_statement(make(), columns, locks=self.write)
         return text
 
     def row(self, statement: sa.Executable, values: Values) -> Row | None:
@@ -91,27 +92,27 @@ class SqlSession(ABC):
 
     def insert(self, rows: Rows[R], record: R, *, keep: bool = False) -> None:
         """Insert a record; with `keep`, an existing one of the same key stays."""
-        text = self._texts.get((rows, keep))
-        if text is None:
+
+        def make() -> Any:
             statement = self.backend.insert(rows.table).inline()
-            text = self._text(
-                (rows, keep), statement.on_conflict_do_nothing() if keep else statement, rows.columns
-            )
-        self.cursor.execute(text, rows.values(record))
+            return statement.on_conflict_do_nothing() if keep else statement
+
+        self.cursor.execute(self._text((rows, keep), make, rows.columns), rows.values(record))
 
     def insert_new(self, rows: Rows[R], record: R) -> int:
         """Insert a record that has no id yet; return its id."""
-        text = self._text((rows, "new"), rows.table.insert().returning(rows.table.c.id), rows.without_id)
+        table = rows.table
+        text = self._text((rows, "new"), lambda: table.insert().returning(table.c.id), rows.without_id)
         self.cursor.execute(text, rows.values(record))
         return int(self.cursor.fetchone()[0])
 
     def insert_once(self, rows: Rows[R], record: R) -> int | None:
         """Insert a record without an id; return its id, or None if a conflicting record exists, which stays."""
-        text = self._texts.get((rows, "once"))
-        if text is None:
-            once = self.backend.insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
-            text = self._text((rows, "once"), once, rows.without_id)
-        self.cursor.execute(text, rows.values(record))
+
+        def make() -> Any:
+            return self.backend.insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
+
+        self.cursor.execute(self._text((rows, "once"), make, rows.without_id), rows.values(record))
         row = self.cursor.fetchone()
         return None if row is None else int(row[0])
 
@@ -119,18 +120,18 @@ class SqlSession(ABC):
         """Insert records."""
         values = [rows.values(record) for record in records]
         if values:
-            text = self._text((rows, "all"), rows.table.insert().inline(), rows.columns)
+            text = self._text((rows, "all"), lambda: rows.table.insert().inline(), rows.columns)
             self.cursor.executemany(text, values)
 
     def put(self, table: sa.Table, values: Values) -> None:
         """Insert a row; an existing one of the same key gets its values."""
-        text = self._texts.get((table, "put"))
-        if text is None:
+
+        def make() -> Any:
             statement, key = self.backend.insert(table).inline(), table.primary_key.columns
             others = {column.name: statement.excluded[column.name] for column in table.c if column.name not in key}
-            upsert = statement.on_conflict_do_update(index_elements=key.keys(), set_=others)
-            text = self._text((table, "put"), upsert, table.c.keys())
-        self.cursor.execute(text, values)
+            return statement.on_conflict_do_update(index_elements=key.keys(), set_=others)
+
+        self.cursor.execute(self._text((table, "put"), make, table.c.keys()), values)
 
     def update(self, rows: Rows[R], record: R) -> None:
         """Write a record to its row: what differs from the record that is remembered, or everything."""
@@ -146,10 +147,12 @@ class SqlSession(ABC):
     def set(self, rows: Rows[Any], key: tuple[Any, ...], values: Values) -> None:
         """Write stored values to the row that has a key."""
         columns = tuple(values)
-        text = self._texts.get((rows, columns))
-        if text is None:
+
+        def make() -> Any:
             is_row = [rows.table.c[name] == sa.bindparam(f"key_{name}") for name in rows.key]
-            text = self._text((rows, columns), rows.table.update().where(*is_row), columns)
+            return rows.table.update().where(*is_row)
+
+        text = self._text((rows, columns), make, columns)
         for name, value in zip(rows.key, key, strict=True):
             values[f"key_{name}"] = value
         self.cursor.execute(text, values)
