@@ -108,11 +108,11 @@ def _judge_reported(rules: TrainRules, done: Completion) -> Worth:
 
 def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
     """Add the checkpoint of a trial, and queue the suites on it."""
-    name, index = _result(trial, done)
+    written, index = done.checkpoint, done.checkpoint_index
+    assert written is not None
     # Of trials that share a checkpoint, the first accepted one adds it, even if another one wrote it.
-    there = view.checkpoint(name) if index or rules.suites or done.checkpoint is None else None
-    row = there or done.checkpoint
-    assert row is not None
+    there = view.checkpoint(written.name) if index or rules.suites else None
+    row = there or written
     checkpoint = replace(
         row,
         id=0,
