@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 import forked
+import phyla
 from effort import rarely
 from facts import raises
 from object_store import client
@@ -133,6 +134,26 @@ def test_a_copy_that_is_read_is_never_evicted_whoever_reads_it(
     theirs.release("1.1")
     save(opened(), "9.2")
     assert not {"0.1", "1.1", "2.1", "9.1"} & copies(tmp_path / "mine")
+
+
+def test_a_copy_that_asked_trials_share_stays_until_the_last_of_them_is_told(
+    s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHYLA_CACHE_BYTES", "0")
+    strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=2, exploit=None)
+    space, where = phyla.Space(lr=phyla.Float(0.1, 1.0)), f"s3://{s3_bucket}/p"
+    study = phyla.Study(
+        "s", space, phyla.Maximize("Q"), strategy, home=tmp_path, storage="memory://", checkpoints=where
+    )
+    trials = study.ask(3)
+    (trials[0].checkpoint_dir / "weights").touch()
+    study.tell(trials, [{"Q": 0.1}] * 3, checkpoint=trials[0])
+    *told, last = study.ask(3)
+    for trial in told:  # each commit removes the copies that nothing holds
+        (trial.checkpoint_dir / "weights").write_text(str(trial.id))
+        study.tell(trial, {"Q": 0.2})
+    assert last.source is not None
+    assert (last.source.path / "weights").is_file()
 
 
 def test_workers_of_one_machine_download_a_checkpoint_once(

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from phyla import queries, settings
 from phyla.client import Client
 from phyla.errors import (
+    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
@@ -84,28 +84,27 @@ def _ask(
             records = [work.trial for work in claimed if isinstance(work, Claimed)]
             launch.given.update(record.id for record in records)
         # Members that were trained together start from one checkpoint.
-        usable: dict[str, Path] = {}
+        usable: set[str] = set()
         for place, record in enumerate(records):
             try:
                 unusable = unusable_start(record, client, client.repository, usable=usable)
-            except (CheckpointStorageFailed, CheckpointsAbsent):
+                if unusable is not None:
+                    with contextlib.suppress(LeaseLost):
+                        _let_go(launch, record.id, partial(client.fail, unusable))
+                    continue
+                session = TrialSession(
+                    record,
+                    client,
+                    client.repository,
+                    metrics=declared.rules.reported_metrics,
+                    work_root=work_root,
+                    clock=settings.system_clock,
+                    watch=watch,
+                )
+            except (CheckpointMissing, CheckpointStorageFailed, CheckpointsAbsent):
                 for other in records[place:]:
                     _let_go(launch, other.id, partial(client.release, other.id, other.token))
                 raise
-            if unusable is not None:
-                with contextlib.suppress(LeaseLost):
-                    _let_go(launch, record.id, partial(client.fail, unusable))
-                continue
-            session = TrialSession(
-                record,
-                client,
-                client.repository,
-                metrics=declared.rules.reported_metrics,
-                work_root=work_root,
-                clock=settings.system_clock,
-                watch=watch,
-                paths=usable,
-            )
             trials.append(session.trial)
     if whole and len(trials) < count:
         for trial in trials:

@@ -41,7 +41,6 @@ class TrialSession:
     on_report: Callable[[], None] | None = None
     save_every_s: float | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
-    paths: Mapping[str, Path] = field(default_factory=dict)  # of checkpoints that were just looked at
 
     def __post_init__(self) -> None:
         self._pid, self._process = os.getpid(), current_process()
@@ -83,7 +82,8 @@ class TrialSession:
     def _source(self, name: str | None, step: int) -> Parent | None:
         if name is None:
             return None
-        record, path = self.record, self.paths.get(name) or self.repository.path(name)
+        # Each session holds the copy of a remote checkpoint, until `release`.
+        path, record = self.repository.path(name), self.record
         return Parent(path=path, step=step, name=name, index=record.parent_index, trial=record.parent)
 
     # For training; see `Trial`
@@ -366,24 +366,24 @@ def unusable_start(
     repository: Checkpoints,
     *,
     again: bool = False,
-    usable: dict[str, Path] | None = None,
+    usable: set[str] | None = None,
 ) -> Failure | None:
     """Return the failure to submit if a checkpoint that a trial starts from is unusable; None if all are usable.
 
     With `again` all bytes are read again, because training from them failed. Checkpoints in `usable` are not
-    looked at again; those that can be used are added to it, with their paths. Failing storage does not make the
-    checkpoint bad, and raises `CheckpointStorageFailed`.
+    looked at again; those that can be used are added to it. Failing storage does not make the checkpoint bad, and
+    raises `CheckpointStorageFailed`.
     """
-    usable = {} if usable is None else usable
+    usable = set() if usable is None else usable
     for name in (record.parent_checkpoint, record.progress):
         if name is not None and name not in usable:
             recorded = client.checkpoint(name, study=record.study)
             try:
-                path = repository.use(name, None if recorded is None else recorded.digest, again=again)
+                repository.use(name, None if recorded is None else recorded.digest, again=again)
             except (CheckpointMissing, CheckpointCorrupt) as error:
                 damage = str(error) if isinstance(error, CheckpointCorrupt) else None
                 return Failure(job=record.id, token=record.token, error=str(error), gone=name, damage=damage)
-            usable[name] = path
+            usable.add(name)
     return None
 
 
