@@ -216,8 +216,7 @@ class LocalCheckpoints:
             return self._sound(name, digest)
 
     def _sound(self, name: str, digest: str | None) -> Path:
-        path = self.path(name)
-        manifest, tree = self._compare_sizes(name)
+        path, (manifest, tree) = self._root / name, self._compare_sizes(name)
         if digest is not None and manifest.digest != digest:
             raise CheckpointCorrupt(
                 f"checkpoint {name}: {path} is not what was committed: its manifest has digest {manifest.digest}, "
