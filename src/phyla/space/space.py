@@ -336,9 +336,11 @@ class Space:
     def _check_params(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         if not isinstance(params, Mapping):
             raise SpaceError(f"parameters must be a mapping from names to values, got {params!r}")
-        flat = params if params.keys() <= self._parameters.keys() else flatten(params)
+        flat = params
+        if not params.keys() <= self._parameters.keys():
+            flat = flatten(params)
+            refuse_unknown(flat, self._parameters)
         values: dict[str, Scalar] = {}
-        refuse_unknown(flat, self._parameters)
         for name, parameter, needed in self._plan:
             if needed and not hold(needed, values):
                 if name in flat:
