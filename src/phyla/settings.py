@@ -11,7 +11,7 @@ Attributes:
         10**10); of larger ones only names and sizes are.
     PHYLA_CACHE: directory of this machine's copies of checkpoints that are on an object store (default `cache` in
         the home).
-    PHYLA_CACHE_BYTES: how many bytes of such copies are kept (default 10**10); those in use come on top.
+    PHYLA_CACHE_BYTES: how many bytes of such copies to keep (default 10**10); copies in use may exceed it.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
     PHYLA_RAY_BUNDLE: set by the launcher `ray` for trials on several machines: what each reserves besides GPUs, as
