@@ -31,8 +31,10 @@ from phyla.errors import (
     ConfigurationError,
     UsageError,
 )
+from phyla.records import Checkpoint, CheckpointKind
 from phyla.settings import child_environment
 from phyla.system import patience
+from phyla.worker.evaluating.evaluated_study import StudySources
 
 SIZE = 1000
 OURS = Owner(store="a" * 32, study="s", prefix="a" * 6)
@@ -113,8 +115,7 @@ def test_copies_are_bounded_and_the_one_used_longest_ago_goes_first(
 def test_a_copy_that_is_read_is_never_evicted_whoever_reads_it(
     opened: Callable[..., RemoteCheckpoints], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(4):
-        save(opened("elsewhere"), f"{number}.1")
+    digests = [save(opened("elsewhere"), f"{number}.1") for number in range(4)]
     monkeypatch.setenv("PHYLA_CACHE_BYTES", "0")
     mine, theirs = opened(), opened()
     # Two sessions of one process read the same, as with ask and tell.
@@ -124,6 +125,10 @@ def test_a_copy_that_is_read_is_never_evicted_whoever_reads_it(
     theirs.path("1.1")
     theirs.path("2.1")
     theirs.release("2.1")
+    # While they train, their worker evaluates their parent, and then another checkpoint.
+    sources, kind = StudySources(mine), CheckpointKind.RESULT
+    for number in (0, 0, 3):
+        sources.path(Checkpoint(name=f"{number}.1", study=1, kind=kind, step=1, identity=digests[number]))
     opened().use("3.1")
     assert copies(tmp_path / "mine") == {"0.1", "1.1", "3.1"}
     mine.release("0.1")

@@ -43,9 +43,13 @@ class StudySources:
         """Return the directory of an unchanged checkpoint."""
         if seen.name != self._read:
             self._repository.release(self._read)
-            self._read = seen.name
+            self._read = ""
         # The identity of one of several models in a checkpoint ends with its place.
-        return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
+        path = self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
+        if not self._read:
+            # Only this counts as a reader: without it, the release would be that of a trial that reads the same.
+            path, self._read = self._repository.path(seen.name), seen.name
+        return path
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         """Verify that it is unchanged since its commit."""
