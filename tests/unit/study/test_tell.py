@@ -10,7 +10,15 @@ import pytest
 import phyla
 from facts import raises
 from phyla.controller import Controller
-from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, StoreError, StudyFailed
+from phyla.errors import (
+    CheckpointStorageFailed,
+    ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    StateError,
+    StoreError,
+    StudyFailed,
+)
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
 from phyla.strategies import Divergence
@@ -275,6 +283,25 @@ def test_asking_waits_for_a_trial_but_not_when_the_study_has_ended(tmp_path: Pat
     assert made.ask(wait_s=1000) is None
     assert time.monotonic() - began < 100
     assert made.finished
+
+
+def test_all_trials_of_a_request_are_given_again_if_the_start_of_one_cannot_be_read(tmp_path: Path) -> None:
+    apart = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2, exploit=None)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    made = phyla.Study("tell", space, phyla.Maximize("score"), apart, home=tmp_path, storage="memory://")
+    for trial in made.ask(2):
+        (trial.checkpoint_dir / "weights").write_text(str(trial.id))
+        made.tell(trial, {"score": trial.id})
+    parent = next((tmp_path / "checkpoints/tell").glob("2.1.*"))
+    manifest, kept = parent / ".phyla-manifest.json", tmp_path / "kept"
+    parent.chmod(0o700)
+    manifest.rename(kept)
+    manifest.mkdir()
+    with raises(CheckpointStorageFailed, "2.1."):
+        made.ask(2)
+    manifest.rmdir()
+    kept.rename(manifest)
+    assert [trial.member for trial in made.ask(2)] == [0, 1]
 
 
 def test_a_trial_that_failed_is_given_again_also_when_the_answer_is_lost(

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from phyla.errors import (
 )
 from phyla.machine import ONLY_END, Claimed, Ended, Failure, Idle, NoWork, Outdated
 from phyla.queries import Summary
-from phyla.records import JobKind, MemberState, StudyState
+from phyla.records import JobKind, MemberState, StudyState, TrialRecord
 from phyla.strategies.final import final_of
 from phyla.study.declaration import Declared
 from phyla.study.maintaining.recover import resume_study, take_back
@@ -102,15 +102,21 @@ def _ask(
                     watch=watch,
                 )
             except (CheckpointMissing, CheckpointStorageFailed, CheckpointsAbsent):
-                for other in records[place:]:
-                    _let_go(launch, other.id, partial(client.release, other.id, other.token))
+                _give_back(launch, client, [*trials, *records[place:]])
                 raise
             trials.append(session.trial)
     if whole and len(trials) < count:
-        for trial in trials:
-            _let_go(launch, trial.id, partial(client.release, trial.id, trial.token))
+        _give_back(launch, client, trials)
         trials = []
     return trials, rest
+
+
+def _give_back(launch: Launch, client: Client, trials: Iterable[Trial | TrialRecord]) -> None:
+    """Return trials to the queue that nothing can train now."""
+    for trial in trials:
+        if isinstance(trial, Trial):
+            session_of(trial).release()
+        _let_go(launch, trial.id, partial(client.release, trial.id, trial.token))
 
 
 def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
