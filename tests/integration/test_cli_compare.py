@@ -152,7 +152,8 @@ def test_replicates_must_be_some(cli: Phyla) -> None:
 
 
 def test_a_comparison_is_printed(cli: Phyla) -> None:
-    lines = cli("compare", "pbt", "wide", "other").splitlines()
+    note, *lines = cli("compare", "pbt", "wide", "other").splitlines()
+    check_facts(note, "8 of 8 studies", "phyla final STUDY --file FILE")
     assert [line.split()[:2] for line in lines[2:5]] == [["pbt", "3"], ["wide", "3"], ["other", "2"]]
     text = "\n".join(lines)
     assert "Wilcoxon signed-rank   3 pairs" in text

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from phyla.report.style import Figure
 
 
+NOISY = "Scores look noisy in {} of {} studies. Final values are the best single scores, which are lucky"
+UNCLEAR = (
+    "{} of {} studies have too few trials to tell if scores are noisy. Final values are the best single scores. "
+    "If scores are noisy, these are lucky"
+)
 LUCK = (
-    "Scores look noisy in {} of {} studies. Final values are the best single scores, which are lucky, and more so "
-    "with more trials. To compare expected scores, hold a final of every study: phyla final STUDY --file FILE."
+    "{}, and more so with more trials. To compare expected scores, hold a final of every study: "
+    "phyla final STUDY --file FILE."
 )
 
 
@@ -82,10 +87,13 @@ def compare_studies(
     if not any(groups.values()):
         names = ", ".join(study.name for study in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
-    known = [study.data.expected for curves in groups.values() for study in curves]
-    expected = None not in known
-    if not expected and any(value is not None for value in known):
-        notes.append(LUCK.format(sum(value is not None for value in known), len(known)))
+    finished = [study.data for curves in groups.values() for study in curves]
+    noisy = sum(data.expected is not None for data in finished)
+    unclear = sum(data.unclear for data in finished)
+    expected = noisy == len(finished)
+    if not expected and (noisy or unclear):
+        reason = NOISY.format(noisy, len(finished)) if noisy else UNCLEAR.format(unclear, len(finished))
+        notes.append(LUCK.format(reason))
     finite = [
         StudyGroup(
             name=name,

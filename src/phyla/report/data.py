@@ -64,7 +64,7 @@ class StudyData:
 
     `path_of` returns the path of a checkpoint by name; None if it was deleted. `best_trial` is the id of the best
     trial as the study names it; None takes the one with the best score. `expected` is its expected fitness, by a
-    final or an estimate; None where scores are exact, or there are too few to tell.
+    final or an estimate; None where scores are exact, or there are too few to tell, which `unclear` distinguishes.
     """
 
     study: StudyRecord
@@ -79,6 +79,7 @@ class StudyData:
     starts: Sequence[RunStart] = ()
     best_trial: int | None = None
     expected: float | None = None
+    unclear: bool = False
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"

@@ -240,6 +240,13 @@ def test_expected_scores_are_compared_where_every_study_has_one() -> None:
     assert ">final score" in mixed.table_of_groups()[0]
 
 
+def test_a_note_names_how_many_studies_are_too_small_to_tell_if_their_scores_are_lucky() -> None:
+    small = [replace(one, data=replace(one.data, unclear=True)) for one in replicates_of("a", A)]
+    comparison = compare_studies([*small, *replicates_of("b", B)])
+    check_facts(*comparison.notes, "5 of 10 studies", "phyla final STUDY --file FILE")
+    assert not comparison.expected
+
+
 def test_a_study_without_a_finite_fitness_is_named_and_excluded() -> None:
     comparison = compared(a=numbers(*A[:2]), b=[None, 0.4], c=[float("nan"), None])
     assert [(group.name, len(group.studies)) for group in comparison.groups] == [("a", 2), ("b", 1)]

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import phyla
+from facts import check_facts
 
 
 def train(trial: phyla.Trial) -> None:
@@ -28,7 +29,9 @@ def test_comparisons_take_expected_scores_not_lucky_ones(tmp_path: Path) -> None
         assert group.curves[0].ys[-1] < min(group.values)  # the best score, a lucky one
 
 
-def test_a_study_of_few_trials_does_not_know_how_noisy_its_scores_are(tmp_path: Path) -> None:
-    best = noisy(tmp_path, "few", members=2, steps=4).best
+def test_studies_of_few_trials_do_not_know_how_noisy_their_scores_are(tmp_path: Path) -> None:
+    few, fewer = (noisy(tmp_path, name, members=2, steps=steps) for name, steps in (("few", 4), ("fewer", 1)))
+    best = few.best
     assert best is not None
     assert (best.unclear, best.expected, best.noise) == (True, None, None)
+    check_facts(*phyla.compare([few, fewer]).notes, "2 of 2 studies", "phyla final STUDY --file FILE")

@@ -188,8 +188,9 @@ def test_that_fitness_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None
         strategy = phyla.RandomSearch(members=2, total_steps=4, fitness=fitness)
         space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score")
         phyla.Study(name, space, objective, strategy, train, home=tmp_path).run()
-    assert phyla.compare(["a", "c"], home=tmp_path).notes == ()
-    (note,) = phyla.compare(["a", "b", "c"], home=tmp_path).notes
+    (few,) = phyla.compare(["a", "c"], home=tmp_path).notes
+    check_facts(few, "2 of 2 studies")  # too small to tell if scores are noisy
+    note, _ = phyla.compare(["a", "b", "c"], home=tmp_path).notes
     check_facts(note, "last() in a, c")
 
 

@@ -329,6 +329,7 @@ class Results:
             starts=tuple(self.starts()),
             best_trial=None if best is None else best.trial,
             expected=None if best is None or best.expected is None else best.expected.value,
+            unclear=best is not None and best.unclear,
         )
 
     def _chosen(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
