@@ -119,6 +119,14 @@ def test_progress_names_the_best_and_the_latest_improvement(study: StudyData) ->
     check_facts(answer(progress_figure(stuck)), "step 10 of 80")
 
 
+def test_progress_gives_the_expected_score_of_the_best_where_scores_are_noisy() -> None:
+    # The first trial was lucky; the last one is the best by an estimate.
+    lucky = study_of([(0, 10, 5.0, 0.9), *((0, 10, 6.0 + n, 0.5) for n in range(7))])
+    noisy = answer(progress_figure(replace(lucky, best_trial=8, expected=0.4)))
+    check_facts(noisy, "0.5000", "0.4000", "trial 8")
+    assert "step 10" not in noisy
+
+
 def test_a_baseline_is_compared_after_as_many_steps(study: StudyData) -> None:
     worse = study_of([(0, 2_500, 5.0, 0.2), (0, 2_500, 6.0, 0.3), (0, 9_000, 9.0, 0.99)], name="<plain>")
     figure = progress_figure(study, baseline=worse)
