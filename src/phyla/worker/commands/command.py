@@ -39,8 +39,9 @@ class Command:
     Args:
         arguments: the program and its arguments. A list inside is left out when one of its values is absent, as in
             `["python", "train.py", ["--resume", "{source}"]]`.
-        metrics: name to a regular expression with one group, searched in each line of standard output. The name
-            `step` gives the step of what follows.
+        metrics: name to a regular expression with one group, searched in each line of standard output and standard
+            error. A metric that both have is read from standard output. The name `step` gives the step of what
+            follows.
         tensorboard: name to (glob, tag): scalars from the event files that match. The glob is relative to
             `{working_dir}`, and may have placeholders.
         env: further environment variables; values may have placeholders. A variable with an absent value

@@ -85,8 +85,8 @@ class Lines:
 class Readings:
     """All reports of a command, in the order in which they are read.
 
-    A metric that is printed counts where it is found first, on standard output or on standard error: a progress
-    bar may repeat on one stream the metrics of the other.
+    A metric that several outputs have is read from the first of them, from the moment that it has it: a progress
+    bar on standard error may show another number under the same name.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Readings:
             events,
         )
         self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
-        self._from: dict[str, Path] = {}
-        self._steps: dict[Path, int] = {}
+        self._from: dict[str, int] = {}
+        self._steps: dict[int, int] = {}
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
         """Iterate over new readings.
@@ -110,19 +110,20 @@ class Readings:
         for where, line in self._lines.read(last=last):
             if line.strip():
                 yield _reading(where, line)
-        for output in self._outputs if self._patterns else ():
+        for place, output in enumerate(self._outputs if self._patterns else ()):
             for where, line in output.read(last=last):
                 text = COLORS.sub(b"", line).decode(errors="replace")
-                yield from self._search_line(output.path, where, text)
+                yield from self._search_line(place, where, text)
         yield from self.events.read(last=last)
 
-    def _search_line(self, path: Path, where: str, line: str) -> Iterator[Reading]:
+    def _search_line(self, place: int, where: str, line: str) -> Iterator[Reading]:
         values = {}
         for name, pattern in self._patterns.items():
             match = pattern.search(line)
             if match is None or match[1] is None:
                 continue
-            if name == "step" or self._from.setdefault(name, path) == path:
+            if name == "step" or place <= self._from.get(name, place):
+                self._from[name] = place
                 try:
                     values[name] = float(match[1])
                 except ValueError:
@@ -130,9 +131,9 @@ class Readings:
                         f"{where}: the regular expression of {name!r} found {match[1]!r:.{SHOWN}}, not a number"
                     ) from None
         if "step" in values:
-            self._steps[path] = _whole(values.pop("step"), where)
+            self._steps[place] = _whole(values.pop("step"), where)
         if values:
-            yield Reading(values, self._steps.get(path), where)
+            yield Reading(values, self._steps.get(place), where)
 
 
 def _reading(where: str, line: bytes) -> Reading:
