@@ -218,7 +218,7 @@ def test_what_was_reported_before_saved_progress_stays_however_the_command_ends(
         ('echo 1 > "$1/x"; echo "{\\"step\\": 3, \\"los\\": 1}" >> "$2"', "NoFitness los loss {metrics}"),
         (GOOD + 'echo "loss = 1" >> "$2"', "MetricsUnreadable metrics-2.jsonl line 2 JSON"),
         (GOOD + 'printf "{\\"loss\\"" >> "$2"', "MetricsUnreadable metrics-2.jsonl line 2 JSON"),
-        (GOOD + 'echo "{\\"loss\\": [1]}" >> "$2"', "metrics-2.jsonl line 2 report(loss=[1])"),
+        (GOOD + 'echo "{\\"a\\": \\"?\\", \\"loss\\": [1]}" >> "$2"', "metrics-2.jsonl line 2 report(loss=[1])"),
         ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1 {save_to}"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1 save_progress(step=99)"),
         ('printf "{\\"loss\\"" >> "$2"; echo crashed >&2; exit 3', "CommandFailed status 3 crashed"),

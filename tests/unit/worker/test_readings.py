@@ -19,7 +19,8 @@ class Files:
         for file in (self.metrics, self.output, self.errors):
             file.touch()
         outputs = (self.output, self.errors)
-        self.readings = Readings(self.metrics, outputs, patterns or {}, EventFileReading(folder, {}))
+        events = EventFileReading(folder, {})
+        self.readings = Readings(self.metrics, outputs, patterns or {}, events, needed=["loss", "val/loss"])
 
     def add(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
         return self._read(self.metrics, text, last=last)
@@ -40,10 +41,19 @@ def test_lines_count_once_they_are_complete(tmp_path: Path) -> None:
     files = Files(tmp_path)
     assert files.add('{"step": 1, "loss": 0.5}\n\n{"step": 2, "lo') == [(1, {"loss": 0.5}, False)]
     assert files.add("") == []
-    assert files.add('ss": NaN, "a": {"b": 1}}\r\n')[0][1]["a"] == {"b": 1}
+    assert files.add('ss": NaN, "a": {"b": 1}}\r\n')[0][1]["a/b"] == 1
     assert files.add('{"step": 3.0, "saved": true, "loss": 1}\n') == [(3, {"loss": 1}, True)]
     assert files.add('{"loss": 2}', last=True) == [(None, {"loss": 2}, False)]
     assert files.add("", last=True) == []
+
+
+def test_fields_that_are_no_numbers_are_left_out_unless_the_objective_needs_them(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    line = '{"step": 1, "time": "2026-12-01T08:00", "of": "val", "lr": [0.1], "best": null, "acc": "0.5", "val": '
+    assert files.add(f'{line}{{"host": "n1", "loss": 0.3}}}}\n') == [(1, {"acc": "0.5", "val/loss": 0.3}, False)]
+    assert files.add('{"step": 1, "epoch": {"name": "first"}}\n') == [(1, {}, False)]
+    # Left out, the last number before it would count.
+    assert files.add('{"loss": null, "val": {"loss": "?"}}\n') == [(None, {"loss": None, "val/loss": "?"}, False)]
 
 
 @pytest.mark.parametrize(

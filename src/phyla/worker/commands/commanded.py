@@ -132,7 +132,8 @@ class Run:
                 f"['--option', '{absent}'], which is left out then"
             ) from None
         events = EventFileReading(self.folder, globs)
-        self.readings = Readings(self.metrics, (self.output, self.errors), command.metrics, events)
+        outputs, needed = (self.output, self.errors), self.session.metrics
+        self.readings = Readings(self.metrics, outputs, command.metrics, events, needed)
         self.session.watch.enter(Phase.TRAINING)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:

@@ -5,7 +5,8 @@ import re
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -87,10 +88,18 @@ class Readings:
 
     A metric that several outputs have is read from the first of them, from the moment that it has it: a progress
     bar on standard error may show another number under the same name.
+
+    Args:
+        needed: metrics of the objective. In JSON lines, other fields that are not numbers are ignored.
     """
 
     def __init__(
-        self, metrics: Path, outputs: Sequence[Path], patterns: Mapping[str, str], events: "EventFileReading"
+        self,
+        metrics: Path,
+        outputs: Sequence[Path],
+        patterns: Mapping[str, str],
+        events: "EventFileReading",
+        needed: Collection[str] = (),
     ) -> None:
         self._lines, self._outputs, self.events = (
             Lines(metrics),
@@ -98,6 +107,7 @@ class Readings:
             events,
         )
         self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
+        self._needed = needed
         self._from: dict[str, int] = {}
         self._steps: dict[int, int] = {}
 
@@ -109,7 +119,7 @@ class Readings:
         """
         for where, line in self._lines.read(last=last):
             if line.strip():
-                yield _reading(where, line)
+                yield _reading(where, line, self._needed)
         for place, output in enumerate(self._outputs if self._patterns else ()):
             for where, line in output.read(last=last):
                 text = COLORS.sub(b"", line).decode(errors="replace")
@@ -136,7 +146,7 @@ class Readings:
             yield Reading(values, self._steps.get(place), where)
 
 
-def _reading(where: str, line: bytes) -> Reading:
+def _reading(where: str, line: bytes, needed: Collection[str]) -> Reading:
     text = line.decode(errors="replace").strip()
     try:
         value = json.loads(text)
@@ -151,7 +161,26 @@ def _reading(where: str, line: bytes) -> Reading:
     saved = value.pop("saved", False)
     if saved not in (True, False) or (saved and step is None):
         raise MetricsUnreadable(f'{where}: {text!r:.{SHOWN}}; write {{"step": 25, "saved": true}}')
-    return Reading(value, None if step is None else _whole(step, where), where, saved=bool(saved))
+    metrics = _metrics(value, needed)
+    return Reading(metrics, None if step is None else _whole(step, where), where, saved=bool(saved))
+
+
+def _metrics(fields: Mapping[str, Any], needed: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Return the fields that are numbers, by their full names, and all that the objective needs."""
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            found |= _metrics(value, needed, f"{name}/")
+        elif name in needed or _is_number(value):
+            found[name] = value
+    return found
+
+
+def _is_number(value: object) -> bool:
+    with suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value
+    return isinstance(value, int | float)
 
 
 def _whole(step: object, where: str) -> int:
