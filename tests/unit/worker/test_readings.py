@@ -174,3 +174,15 @@ def test_what_is_logged_counts_until_it_is_printed(tmp_path: Path) -> None:
     # What is printed may come late, from a buffer.
     assert files.print("step 3 loss=0.9\n") == [(3, {"loss": 0.9}, False)]
     assert files.log("step 5 loss=0.3 acc=0.8\n") == [(5, {"acc": 0.8}, False)]
+
+
+def test_scalars_with_one_tag_in_two_directories_are_refused(tmp_path: Path) -> None:
+    glob = "logs/**/*tfevents*"
+    events = EventFileReading(tmp_path, {"loss": (glob, "epoch_loss"), "acc": (glob, "acc")})
+    for name, value in {"train": 0.1, "validation": 0.9}.items():
+        with SummaryWriter(str(tmp_path / "logs" / name)) as writer:
+            writer.add_scalar("epoch_loss", value, 1)
+    with SummaryWriter(str(tmp_path / "logs/train"), filename_suffix=".more") as writer:
+        writer.add_scalar("epoch_loss", 0.2, 2)
+    with raises(MetricsUnreadable, "epoch_loss", glob, "logs/train", "logs/validation"):
+        list(events.read(last=True))

@@ -42,8 +42,8 @@ class Command:
         metrics: name to a regular expression with one group, searched in each line of standard output and standard
             error. A metric that both have is read from standard output. The name `step` gives the step of what
             follows.
-        tensorboard: name to (glob, tag): scalars from the event files that match. The glob is relative to
-            `{working_dir}`, and may have placeholders.
+        tensorboard: name to (glob, tag): scalars from the event files that match, in one directory. The glob is
+            relative to `{working_dir}`, and may have placeholders.
         env: further environment variables; values may have placeholders. A variable with an absent value
             is not set. They are stored with the study: leave secrets in the environment of `phyla run`, which
             commands inherit.

@@ -207,6 +207,7 @@ class EventFileReading:
 
     def __post_init__(self) -> None:
         self._event: Any = event_class()() if self.wanted else None
+        self._folders: dict[str, Path] = {}
         # Those of earlier attempts have been read.
         self._at = {file: file.stat().st_size for file in self._find_files()}
         self._looked_at = time.monotonic()
@@ -250,8 +251,19 @@ class EventFileReading:
                     for value in event.summary.value:
                         self.tags.add(value.tag)
                         if value.tag in names:
+                            self._check_folder(names[value.tag], path)
                             values = {names[value.tag]: _number(value)}
                             yield Reading(values, int(event.step), f"{path}, tag {value.tag}")
+
+    def _check_folder(self, name: str, path: Path) -> None:
+        """Reject a scalar that is in two directories: of two runs of TensorBoard, which are two curves."""
+        first = self._folders.setdefault(name, path.parent)
+        if first != path.parent:
+            glob, tag = self.wanted[name]
+            raise MetricsUnreadable(
+                f"{name!r}: the files that match {glob!r} have the tag {tag!r} in two directories, {first} and "
+                f"{path.parent}; write a glob that matches only one of them"
+            )
 
     def explain_missing(self, name: str) -> str:
         """Return why nothing was read for a name."""
