@@ -435,6 +435,9 @@ def test_the_length_of_a_study_is_the_default_of_the_script(
         ("Computing the loss...", None),
         ("mean loss each epoch", None),
         ("loss information", None),
+        ("loss: 12,345.6", None),
+        ("loss 0,25", None),
+        ("loss 0.25, 7", "0.25"),
     ],
 )
 def test_the_drafted_pattern_finds_numbers_and_no_words(

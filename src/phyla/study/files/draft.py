@@ -45,7 +45,8 @@ PRINTED = re.compile(
 PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 BRACES = re.compile(r"\{.*?\}")
 """The place of a value in a template."""
-NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
+NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))(?![,.]?\d)"
+"""A number as a float takes it: not the beginning of 1,234.5 or of a decimal comma."""
 
 
 def draft(script: Path, output: Path) -> str:
@@ -143,7 +144,7 @@ class _Draft:
         names = {name: re.sub(r"[ /]", "_", name) for name in metrics}
         goals = [f"{'minimize' if low else 'maximize'} {names[name]}" for name, low in metrics.items()]
         patterns = [f"{names[name]} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics]
-        patterns += [f"step = '(?i)\\b{step}\\W+?(\\d+)'"] if step else []
+        patterns += [f"step = '(?i)\\b{step}\\W+?(\\d+)(?:\\.0+)?(?![,.]?\\d)'"] if step else []
         other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
         other_options = self._others()
         return TEMPLATE.format(
