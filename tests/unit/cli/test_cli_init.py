@@ -190,6 +190,8 @@ def test_a_script_that_saves_a_file_saves_it_in_the_checkpoint(
             ("'--checkpoint'", "'--resume-from'", "'--output', default='x.pt'"),
             "--resume-from {source} --output {save_to}/x.pt",
         ),
+        (("'--ckpt_path'", "'--default_root_dir'"), "--ckpt_path {source} --default_root_dir {save_to}"),
+        (("'--checkpoint_path'",), "--checkpoint_path {source}"),
     ],
 )
 def test_a_checkpoint_to_save_is_told_from_one_to_load(

@@ -17,7 +17,8 @@ from phyla.study.files.options import Interface, Option, called, read_interface
 INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", ".lua": "lua", ".pl": "perl"}
 ROLES = {
     "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint",
-    "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out|work_?dir",
+    "{save_to}": r"(default_root|output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out"
+    r"|work_?dir",
     "{end_step}": r"((max|total|num|n)_)?(train_)?(steps|iterations|iters|timesteps|updates|epochs)",
     "{seed}": r"(random_)?seed",
 }
@@ -121,6 +122,8 @@ class _Draft:
         checkpoint = _fitting(CHECKPOINT, optional)
         if roles["{source}"] is None:
             roles["{source}"] = checkpoint
+            others = [option for option in self.options if option != checkpoint]
+            roles["{save_to}"] = _fitting(ROLES["{save_to}"], others)
         elif roles["{save_to}"] is None and checkpoint and checkpoint.file:
             roles["{save_to}"] = checkpoint
         return roles
