@@ -492,6 +492,13 @@ def test_the_drafted_pattern_finds_numbers_and_no_words(
             "maximize val_acc",
             {"val_acc": "0.900"},
         ),
+        (
+            'print(f"epoch {e} accuracy {a}"); self.log("val_loss", loss, prog_bar=True)',
+            "epoch 2.0 val_loss: 2.815 accuracy 1",
+            "minimize val_loss",
+            {"accuracy": "1", "val_loss": "2.815", "step": "2"},
+        ),
+        ("TrainingArguments", "{'eval_loss': '0.3', 'epoch': '0.5'}", "minimize eval_loss", {"eval_loss": "0.3"}),
     ],
 )
 def test_what_the_script_prints_or_logs_is_read(

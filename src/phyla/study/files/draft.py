@@ -143,7 +143,8 @@ class _Draft:
 
     def text(self) -> str:
         """Return the study file."""
-        metrics, step = _metrics(self.tree), _step(self.tree, self.length or self.stop)
+        usual = "eval_loss" if "TrainingArguments" in self.source else "loss"
+        metrics, step = _metrics(self.tree) or {usual: True}, _step(self.tree, self.length or self.stop)
         names = {name: re.sub(r"[ /]", "_", name) for name in metrics}
         goals = [f"{'minimize' if low else 'maximize'} {names[name]}" for name, low in metrics.items()]
         patterns = [f"{names[name]} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics]
@@ -292,7 +293,7 @@ def _metrics(tree: ast.Module) -> dict[str, bool]:
     """Return the metrics that a script prints, and whether to minimize each; first those of validation."""
     metrics = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
     order = sorted(metrics, key=lambda name: (name.startswith("train"), not re.match("val|eval|test|dev", name)))
-    return {name: metrics[name] for name in order} or {"loss": True}
+    return {name: metrics[name] for name in order}
 
 
 def _step(tree: ast.Module, end: Option | None) -> str | None:
@@ -305,7 +306,7 @@ def _step(tree: ast.Module, end: Option | None) -> str | None:
 def _printed(tree: ast.Module) -> str:
     """Return what a script prints or logs, one line for each call, with a NUL for each value."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return "\n".join(_line(call) for call in calls if called(call) in ("print", "echo", "info", "warning"))
+    return "\n".join(_line(call) for call in calls if called(call) in ("print", "echo", "info", "warning", "log"))
 
 
 def _line(call: ast.Call) -> str:
