@@ -11,6 +11,7 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,19 @@ def test_a_training_that_diverges_tells_little(tmp_path: Path) -> None:
         told = found(make(), tmp_path / "home", space=space)
     check_facts(told["equal"].text, "nan", "state.npz")
     assert [name for name, one in told.items() if one.verdict == "FAIL"] == ["objective"], told
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(0, "ok"), (1, "ok"), (2, "warn")])
+def test_a_score_of_earlier_weights_is_found(late: int, verdict: str, tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "step.json").write_text(str(trial.end_step))
+        trial.report(loss=1.0, step=trial.end_step - late)
+        trial.report(lr=trial.params["lr"])
+
+    _, told = islice(checks(study_of(train, tmp_path / "home"), workers=0), 2)
+    assert (told.kind, told.verdict) == ("objective", verdict)
+    if verdict == "warn":
+        check_facts(f"{told.text} {told.change}", "step 4", "step 6", "steps_per_trial")
 
 
 @pytest.mark.parametrize("value", [np.nan, rarely(np.inf)])

@@ -39,6 +39,7 @@ _SAVE = (
     "begin at trial.start_step, and make no generator from a constant seed"
 )
 _MEASURE = "report the objective after the last step, measured on the weights that are saved"
+_LAST = f"{_MEASURE}; its step is the age of the weights, in the unit of steps_per_trial"
 _SCHEDULE = (
     "training up to step {k} depends on trial.end_step, as a schedule of that length does, which ends in every "
     "trial: give the schedule the length of the study, total_steps, and only stop at trial.end_step (a script has "
@@ -144,6 +145,12 @@ class Verdicts(Evidence):
                 return Checked("objective", "warn", f"{text}; such trials are never selected", change)
             text = f"{text}, nor with other values; nothing could be selected"
             return Checked("objective", "FAIL", text, "report a finite number: look at the data, and at the loss")
+        for outcome in (self.half, self.whole):
+            end = outcome.trained[-1].end_step
+            last = max((step for step, name in outcome.curve if name in self.metrics), default=end)
+            if last < end - 1:  # steps may be counted from 0
+                text = f"the objective is last reported at step {last}, and the checkpoint is of step {end}"
+                return Checked("objective", "warn", f"{text}: {values}", _LAST)
         return Checked("objective", "ok", f"the objective is reported: {values}")
 
     def _end(self) -> Checked:
