@@ -314,6 +314,7 @@ FLAGGED = f"--data {PLACED}"
         (f"from jsonargparse import auto_cli{FUNCTION}auto_cli(train)", PLACED),
         (f"from jsonargparse import CLI{FUNCTION}CLI([other, train])", f"train {PLACED}"),
         ("parser.add_argument('--lr', type=eval, default='1e-3')", "--lr {lr}"),
+        ("OmegaConf.merge(OmegaConf.load('c.yaml'), OmegaConf.from_cli())", "lr={lr}"),
         (
             HF,
             "--lora_dropout {lora_dropout} --learning_rate {learning_rate} --resume_from_checkpoint {source}",

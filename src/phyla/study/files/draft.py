@@ -179,7 +179,7 @@ class _Draft:
         elif self.ranges:
             yield from (f"{option.arguments(f'{{{option.name}}}')}," for option in self.ranges)
         else:
-            yield '"--lr", "{lr}",  # TODO: how the script takes a hyperparameter'
+            yield f"{self._new('lr').arguments('{lr}')},  # TODO: how the script takes a hyperparameter"
         yield from self._required()
         for role, option in self.roles.items():
             yield from self._absent(role) if option is None else self._taken(role, option)
@@ -202,7 +202,10 @@ class _Draft:
 
     def _new(self, name: str) -> Option:
         """Return an option that the script does not have, written as its other options are."""
-        return Option(name, f"++{name}=" if self.hydra else f"--{name.replace('_', '-')}", None)
+        if self.hydra:
+            return Option(name, f"++{name}=", None)
+        keys = re.search(r"OmegaConf\.from_(cli|dotlist)", self.source)
+        return Option(name, f"{name}=" if keys else f"--{name.replace('_', '-')}", None)
 
     def _taken(self, role: str, option: Option) -> Iterator[str]:
         saved = self.roles["{save_to}"]
