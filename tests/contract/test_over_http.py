@@ -322,8 +322,9 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     "body", [b"<html>Not Found</html>", b'{"detail": "Not Found"}', b'{"type": "about:blank"}']
 )
-def test_an_answer_of_another_server_names_the_address(body: bytes) -> None:
-    with answering(404, body) as url, closing(open_store(url)) as there, raises(StoreUnavailable, url, "404"):
+@pytest.mark.parametrize("status", [200, 404])
+def test_an_answer_of_another_server_names_the_address(status: int, body: bytes) -> None:
+    with answering(status, body) as url, closing(open_store(url)) as there, raises(StoreUnavailable, url, status):
         there.studies()
 
 
@@ -440,7 +441,11 @@ def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(
         done._store.close()
 
 
-def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
+def test_a_working_process_repeats_a_request_that_a_stop_or_a_proxy_interrupts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("phyla.system.patience.PAUSE_S", (0.01, 0.01))
+
     async def never(scope: object, receive: object, send: object) -> None:
         await asyncio.Event().wait()
 
@@ -464,13 +469,22 @@ def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
     asyncio.run(interrupted())
     assert sent[0]["status"] == 503
 
+    page = b"<html>Back at noon</html>"
+
     class Service(BaseHTTPRequestHandler):
-        answers: ClassVar = [(500, b"Internal Server Error"), (503, sent[1]["body"]), (200, b"[]")]
+        answers: ClassVar = [
+            (500, b"Internal Server Error"),
+            (503, sent[1]["body"]),
+            *((status, page) for status in (200, 302, 403, 404, 408, 429, 520)),
+            (404, b'{"message": "no route"}'),
+            (200, b"[]"),
+        ]
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             status, body = self.answers.pop(0)
             self.send_response(status)
+            self.send_header("Content-Type", "text/html" if body is page else "application/json")
             self.end_headers()
             self.wfile.write(body)
 
@@ -480,6 +494,7 @@ def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
     with HTTPServer(("127.0.0.1", 0), Service) as service, ThreadPoolExecutor(1) as pool:
         pool.submit(service.serve_forever, 0.01)
         there = open_store(f"http://127.0.0.1:{service.server_port}")
+        hold_on(there)
         assert there.studies() == []
         there.close()
         service.shutdown()

@@ -264,20 +264,25 @@ class Connection:
                 client = self._open()
                 answer = client.post(path, content=body, headers=headers, timeout=self._timeout(answer_s))
                 self._silent = False
-                if self._away and answer.status_code < 500:
-                    self._away = False
-                    LOG.warning("the service %s answers again", self._shown)
-                if answer.status_code == 200:
-                    return answer.content
                 if answer.status_code in (401, 403) and self._takes_new_token(client, answer):
                     continue
-                problem = self._problem_of(answer)
-                # A 500 without a problem comes from a proxy, or from a service that was killed during the request.
-                broken = answer.status_code == 500 and not problem
-                if answer.status_code not in (502, 503, 504) and not broken:
+                answered = answer.status_code == 200 and _is_json(answer)
+                problem = {} if answered else self._problem_of(answer)
+                foreign = not answered and not _is_phylas(problem)
+                if self._away and not foreign and answer.status_code < 500:
+                    self._away = False
+                    LOG.warning("the service %s answers again", self._shown)
+                if answered:
+                    return answer.content
+                # A foreign answer comes from a proxy, or from a service that was killed during the request. It may
+                # be a page of maintenance, for which working processes wait, or the address may be wrong.
+                broken = foreign and (answer.status_code == 500 or min(patience_s, self.most_s) > LOOK_S)
+                gone = answer.status_code in (502, 503, 504)
+                if not gone and not broken:
                     self._raise_problem(answer, problem, via=_proxy(str(client.base_url)))
-                error = problem.get("detail") or f"status {answer.status_code}"
-                sent = broken or problem.get("title") == ConnectionLost.__name__
+                other = "" if gone else ", but not as a service of phyla"
+                error = problem.get("detail") or f"status {answer.status_code}{other}"
+                sent = (not gone and answer.status_code >= 500) or problem.get("title") == ConnectionLost.__name__
                 failure = f"answered: {error}"
                 busy = problem.get("title") == StoreBusy.__name__
             except (httpx.TransportError, _NotPublished) as failed:
@@ -314,10 +319,9 @@ class Connection:
     def _raise_problem(self, answer: "httpx.Response", problem: dict[str, Any], via: str) -> NoReturn:
         from phyla.wire import PROBLEM, error_of
 
-        kind = str(problem.get("type", ""))
         # A service of phyla has all routes that its own version asks for.
-        unknown = kind == f"{PROBLEM}HTTP" and answer.status_code in (404, 405)
-        if unknown or not kind.startswith(PROBLEM):
+        unknown = problem.get("type") == f"{PROBLEM}HTTP" and answer.status_code in (404, 405)
+        if unknown or not _is_phylas(problem):
             raise StoreUnavailable(
                 f"{self._shown} answered {answer.request.url.path} with status {answer.status_code}, but not as a "
                 f"service of this version of phyla; check the address, and the version that runs there{via}"
@@ -368,6 +372,17 @@ class Connection:
             if self._client is not None and self._process == os.getpid():
                 self._client.close()
             self._client = None
+
+
+def _is_json(answer: "httpx.Response") -> bool:
+    return str(answer.headers.get("Content-Type", "")).startswith("application/json")
+
+
+def _is_phylas(problem: Mapping[str, Any]) -> bool:
+    """Return whether a service of phyla reported a problem."""
+    from phyla.wire import PROBLEM
+
+    return str(problem.get("type", "")).startswith(PROBLEM)
 
 
 def _advice(failure: str) -> str:
