@@ -6,10 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import psycopg
 import pytest
@@ -25,7 +25,7 @@ from phyla.machine import Accepted, Claimed, Completion, Failure, NoWork, Work
 from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
-from phyla.store.sql.postgres import PostgresSession
+from phyla.store.sql.postgres import PostgresBackend, PostgresSession
 from phyla.study import Change
 from phyla.system.patience import no_waiting
 from phyla.worker.training.trainer import Trainer
@@ -83,6 +83,60 @@ class Door:
         one.close()
 
 
+class Pooler:
+    """A port that leads to two sessions of a server, in turn for each transaction, as in PgBouncer.
+
+    The answer to the log-in comes from a third one: its number is that of no session that is used.
+    """
+
+    def __init__(self, there: str) -> None:
+        self._there = there
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._let_in, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _let_in(self) -> None:
+        with suppress(OSError):
+            while True:
+                here, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(here,), daemon=True).start()
+
+    def _serve(self, here: socket.socket) -> None:
+        with ExitStack() as open_, suppress(OSError, EOFError):
+            asked = open_.enter_context(open_.enter_context(here).makefile("rb"))
+            sessions = [open_.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
+            answers = [open_.enter_context(session.makefile("rb")) for session in sessions]
+            start = self._message(asked, kind=0)
+            for session, stream in zip(sessions, answers, strict=True):
+                session.connect(self._there)
+                session.sendall(start)
+                welcome = self._answer(stream)
+            here.sendall(welcome)
+            turn = 0
+            while True:
+                sessions[turn].sendall(message := self._message(asked))
+                if message[:1] in (b"Q", b"S"):
+                    here.sendall(answer := self._answer(answers[turn]))
+                    turn = 1 - turn if answer.endswith(b"I") else turn
+
+    def _answer(self, stream: BinaryIO) -> bytes:
+        """Read up to the message that tells whether a transaction is open."""
+        answer = b""
+        while True:
+            answer += (message := self._message(stream))
+            if message[:1] == b"Z":
+                return answer
+
+    def _message(self, stream: BinaryIO, kind: int = 1) -> bytes:
+        if len(head := stream.read(kind + 4)) < kind + 4:
+            raise EOFError
+        return head + stream.read(int.from_bytes(head[kind:], "big") - 4)
+
+
 @pytest.fixture
 def door(postgres_url: str) -> Iterator[tuple[Door, str]]:
     url = sa.make_url(postgres_url)
@@ -98,6 +152,23 @@ def store(door: tuple[Door, str]) -> Iterator[Store]:
     store = open_store(door[1])
     yield store
     store.close()
+
+
+def test_a_pooler_may_change_the_session_with_each_transaction(postgres_url: str) -> None:
+    there = sa.make_url(postgres_url)
+    pooler = Pooler(f"{there.query['host']}/.s.PGSQL.5432")
+    query = {"sslmode": "disable", "gssencmode": "disable"}
+    url = there.set(host="127.0.0.1", port=pooler.port, query=query).render_as_string(hide_password=False)
+    with closing(pooler), closing(open_store(url)) as store, closing(PostgresBackend(url)) as backend:
+        for index in range(8):  # psycopg prepares a statement that is used often
+            store.create_study(f"s{index}", {}, 1, 2)
+        assert len(store.studies()) == 8
+        for _ in range(2):
+            session = backend.begin(write=True)
+            for name, seconds in (("lock_timeout", 30), ("idle_in_transaction_session_timeout", 20)):
+                session.cursor.execute(f"SHOW {name}")
+                assert session.cursor.fetchone() == (f"{seconds}s",)
+            session.commit()
 
 
 def away(door: Door) -> None:

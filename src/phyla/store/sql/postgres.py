@@ -4,7 +4,7 @@ import os
 import re
 import weakref
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -56,6 +56,9 @@ SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database(
        has_function_privilege('pg_catalog.pg_control_system()', 'execute')
 """
 
+
+_POOLED = "pooled"
+"""Key in the notes on a connection: a pooler, such as PgBouncer, is between it and the server."""
 
 _CLOCK = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 _NOW = sa.select(_CLOCK)
@@ -187,6 +190,8 @@ class PostgresBackend(Backend):
             if write:
                 _require_writable(connection.driver_connection)
             session = PostgresSession(self, connection, write=write)
+            if connection.info[_POOLED]:
+                session.cursor.execute(_limits("LOCAL"))
             if not write:
                 session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
@@ -297,13 +302,27 @@ def _require_writable(connection: Any) -> None:
             raise psycopg.errors.ReadOnlySqlTransaction(f"{name} is on")
 
 
-def _on_connect(connection: Any, _record: Any) -> None:
+def _limits(scope: Literal["SESSION", "LOCAL"]) -> str:
+    """Return statements that limit how long a transaction waits for a lock, this process or the network."""
+    return (
+        f"SET {scope} lock_timeout = '{LOCK_TIMEOUT_S}s'; "
+        f"SET {scope} idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'; "
+        f"SET {scope} tcp_user_timeout = '{IDLE_TIMEOUT_S}s'"
+    )
+
+
+def _on_connect(connection: Any, record: Any) -> None:
     version = connection.info.server_version // 10_000
     if version < OLDEST:
         raise ConfigurationError(f"the server runs PostgreSQL {version}; phyla needs {OLDEST} or newer")
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
-        # The same for a server that cannot deliver an answer.
-        cursor.execute(f"SET tcp_user_timeout = '{IDLE_TIMEOUT_S}s'")
+        cursor.execute("SELECT pg_backend_pid()")
+        (process,) = cursor.fetchone()
+        # A pooler makes up the number of the process. It may give each transaction another session of the server,
+        # which has other clients' settings, and other statements under the names of those that psycopg prepares.
+        record.info[_POOLED] = pooled = process != connection.info.backend_pid
+        if pooled:
+            connection.prepare_threshold = None
+        else:
+            cursor.execute(_limits("SESSION"))
     connection.commit()
