@@ -171,6 +171,17 @@ def test_a_pooler_may_change_the_session_with_each_transaction(postgres_url: str
             session.commit()
 
 
+def test_a_timeout_that_the_server_sets_is_named(postgres_url: str) -> None:
+    with closing(PostgresBackend(postgres_url)) as backend:
+        session = backend.begin(write=True)
+        session.cursor.execute("SET LOCAL statement_timeout = 1")
+        with pytest.raises(psycopg.errors.QueryCanceled) as caught:
+            session.cursor.execute("SELECT pg_sleep(60)")
+        session.rollback()
+        with raises(StoreUnavailable, "statement_timeout"):
+            raise backend.translate_error(caught.value)
+
+
 def away(door: Door) -> None:
     """Shut a door, and open it again later."""
     door.shut()

@@ -77,6 +77,7 @@ _BUSY = {
     "40P01": "two transactions waited for each other",
     "55P03": f"another transaction held a row for {LOCK_TIMEOUT_S} s",
     "25P03": f"this process was idle for {IDLE_TIMEOUT_S} s inside a transaction",
+    "25P04": "this transaction took longer than the server's transaction_timeout allows",
 }
 
 
@@ -283,6 +284,11 @@ class PostgresBackend(Backend):
             return StoreError(
                 f"{self.url}: tables of phyla are gone ({message}): another database may have taken its place. "
                 "Restore it, or correct the URL; checkpoints stay as they are"
+            )
+        if state == "57014":
+            return StoreUnavailable(
+                f"{self.url}: the server ended a statement ({message}); if its statement_timeout is short, "
+                "raise it: ALTER ROLE ... SET statement_timeout = '60s'"
             )
         # Without a state the connection itself failed; class 08 and 57 are the server going away, 28 and 3D
         # are a refused log-in and a missing database.
