@@ -224,24 +224,26 @@ def test_a_link_has_the_digest_of_its_target(checkpoints: Checkpoints) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "where"),
+    ("target", "where", "fault"),
     [
-        ("/etc/hostname", "link"),
-        ("../outside", "link"),
-        ("../17.2/file", "link"),
-        ("../../outside", "folder/link"),
-        ("nowhere", "link"),
-        ("link", "link"),
-        ("up/../outside", "link"),
+        ("/etc/hostname", "link", "absolute"),
+        ("../outside", "link", "inside"),
+        ("../17.2/file", "link", "inside"),
+        ("../../outside", "folder/link", "inside"),
+        ("nowhere", "link", "exist"),
+        ("link", "link", "exist"),
+        ("up/../outside", "link", "exist"),
     ],
 )
-def test_links_that_leave_or_lead_nowhere_are_refused(checkpoints: Checkpoints, target: str, where: str) -> None:
+def test_links_that_leave_or_lead_nowhere_are_refused(
+    checkpoints: Checkpoints, target: str, where: str, fault: str
+) -> None:
     staged = checkpoints.stage("17.2")
     (staged.parent / "outside").write_bytes(b"x")
     (staged / "file").write_bytes(b"x")
     (staged / "folder").mkdir()
     (staged / where).symlink_to(target)
-    with pytest.raises(CheckpointError, match=r"link to .*not inside the checkpoint.*save a copy"):
+    with raises(CheckpointError, where, target, fault, "relative path"):
         checkpoints.commit("17.2", step=1, now=0.0)
     assert checkpoints.names() == ()
 
@@ -352,7 +354,7 @@ def test_a_link_cannot_lead_a_file_elsewhere(s3_bucket: str, tmp_path: Path) -> 
     files = [ManifestFile("a", len(target), blake3(b"symlink\0" + target).hexdigest())]
     kept.put("1.1/a", target)
     kept.put(f"1.1/{MANIFEST_NAME}", Manifest.of(files, step=1, created_at=0.0).to_json().encode())
-    with pytest.raises(CheckpointCorrupt, match=r"link to .*not inside the checkpoint"):
+    with pytest.raises(CheckpointCorrupt, match=r"link to .*absolute"):
         kept.open().use("1.1")
     files.append(ManifestFile("a/escaped", 1, blake3(b"x").hexdigest()))
     kept.put("1.1/a/escaped", b"x")

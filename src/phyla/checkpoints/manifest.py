@@ -96,14 +96,20 @@ def _refuse_leaving(root: Path, relative: str, path: Path) -> None:
     # stays inside may still lead out by way of another link.
     target = path.readlink().as_posix()
     written = posixpath.normpath(posixpath.join(posixpath.dirname(relative), target))
-    inside = not (posixpath.isabs(target) or written.split("/", 1)[0] == "..")
-    try:
-        inside = inside and path.resolve(strict=True).is_relative_to(root.resolve())
-    except (FileNotFoundError, RuntimeError):
-        inside = False
-    if not inside:
+    fault = None
+    if posixpath.isabs(target):
+        fault = "an absolute path, which is wrong once the checkpoint has its final name"
+    elif written.split("/", 1)[0] == "..":
+        fault = "which is not inside the checkpoint"
+    else:
+        try:
+            if not path.resolve(strict=True).is_relative_to(root.resolve()):
+                fault = "which is not inside the checkpoint"
+        except (FileNotFoundError, RuntimeError):
+            fault = "which does not exist"
+    if fault is not None:
         advice = "save a copy of the file, or link by a relative path to a file next to it"
-        raise CheckpointError(f"{path} is a link to {target}, which is not inside the checkpoint: {advice}")
+        raise CheckpointError(f"{path} is a link to {target}, {fault}: {advice}")
 
 
 def is_small(entries: Sequence[Entry]) -> bool:
