@@ -493,11 +493,12 @@ def test_a_working_process_repeats_a_request_that_a_stop_or_a_proxy_interrupts(
 
     with HTTPServer(("127.0.0.1", 0), Service) as service, ThreadPoolExecutor(1) as pool:
         pool.submit(service.serve_forever, 0.01)
-        there = open_store(f"http://127.0.0.1:{service.server_port}")
-        hold_on(there)
-        assert there.studies() == []
-        there.close()
-        service.shutdown()
+        try:
+            with closing(open_store(f"http://127.0.0.1:{service.server_port}")) as there:
+                hold_on(there)
+                assert there.studies() == []
+        finally:
+            service.shutdown()
     assert not Service.answers
 
 
