@@ -305,7 +305,7 @@ def resolve(target: str) -> Callable[..., Any]:
         )
         for part in name.split("."):
             candidate = getattr(candidate, part)
-    except (ImportError, AttributeError, OSError) as error:
+    except (ImportError, AttributeError, SyntaxError, OSError) as error:
         # Not one that the module itself imports.
         is_absent = isinstance(error, ModuleNotFoundError) and f"{source}.".startswith(f"{error.name}.")
         hint = "; put the directory that has it on PYTHONPATH, or install it" if is_absent else ""

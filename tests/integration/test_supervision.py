@@ -222,6 +222,27 @@ def test_workers_that_cannot_start_say_why(tmp_path: Path, train: str, options: 
     check_facts(done.stderr, *words.split())
 
 
+@pytest.mark.parametrize("repaired", [True, False])
+def test_a_worker_that_could_start_before_waits_until_its_file_is_repaired(tmp_path: Path, repaired: bool) -> None:
+    train = """
+from phyla.supervision import supervisor
+supervisor.OUTDATED_S, supervisor.BROKEN_S = (0.0, 0.1), 0.1
+
+def train(trial):
+    if trial.member == trial.generation == 1 and trial.token == 1:
+        file, good = Path(__file__), HOME / "good"
+        good.write_text(file.read_text())
+        repair = f"import os; os.replace({str(good)!r}, __file__)" if REPAIRED else ""
+        file.write_text(f"{repair}\\nraise ImportError('half edited')")
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(trial)
+"""
+    done = run(write(tmp_path, f"REPAIRED = {repaired}\n{train}", workers=1))
+    assert (done.returncode == 0) is repaired, done.stderr
+    check_facts(done.stderr, "worker 0", "cannot start again", "half edited", "worker-0.log")
+    assert load(tmp_path / "home").counts()["completed"] == 4 if repaired else "StudyFailed" in done.stderr
+
+
 def test_a_function_of_a_notebook_shows_the_way_out(tmp_path: Path) -> None:
     code = HEAD.format(home=str(tmp_path)) + "def train(trial): save(trial)\n"
     code += TAIL.format(options="", running="", workers=2)

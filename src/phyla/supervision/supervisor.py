@@ -49,6 +49,9 @@ SPOILED_IN_A_ROW = 2
 OUTDATED_S = (1.0, 60.0)
 """Seconds until a worker with outdated settings restarts: first, and at most; doubled each time."""
 
+BROKEN_S = 600.0
+"""Seconds that a run waits for the repair of the user's files if they were broken and no worker can start."""
+
 LOG = logging.getLogger("phyla")
 LOG_TAIL = 2000
 
@@ -90,6 +93,9 @@ class Supervisor:
         self._later: list[tuple[float, WorkerSpec]] = []
         # How often in a row each worker had outdated settings.
         self._outdated: dict[int, int] = {}
+        # The workers that could start before, and since when they cannot start again.
+        self._able: set[int] = set()
+        self._unable: dict[int, float] = {}
         # Usual workers that wait for their GPUs while a wide worker uses them.
         self._parked: dict[int, WorkerSpec] = {}
         self._looked_at = float("-inf")
@@ -355,10 +361,13 @@ class Supervisor:
             self._crashed(spec, why)
         elif status == Exit.CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
-            if spec.index not in self._outdated:
+            if spec.index in self._outdated:
+                # Running workers may finish their work.
+                self._cannot_go_on = failed
+            elif not self._was_able(spec):
                 raise failed
-            # Running workers may finish their work.
-            self._cannot_go_on = failed
+            elif not self._interrupted():
+                self._start_once_able(spec, failed)
         elif self._interrupted():
             self.client.lose_worker(spec.name, "its worker was killed while the run stopped", counts=False)
         else:
@@ -411,6 +420,31 @@ class Supervisor:
         self._outdated[spec.index] = times + 1
         self._later.append((time.monotonic() + min(most_s, first_s * 2**times), spec))
 
+    def _was_able(self, spec: WorkerSpec) -> bool:
+        """Return whether a worker could start before, with the same files; a wide worker is new each time."""
+        return spec.index in self._able or (spec.index >= len(self.specs) and bool(self._able))
+
+    def _start_once_able(self, spec: WorkerSpec, failed: StudyFailed) -> None:
+        """Restart a worker until its files, which a user may be editing, are repaired.
+
+        Raises:
+            StudyFailed: no other worker runs, and this one has failed to start for too long.
+        """
+        now = time.monotonic()
+        since = self._unable.setdefault(spec.index, now)
+        if now - since >= BROKEN_S and not self._processes:
+            raise failed
+        if now == since:
+            why = str(failed).splitlines()[-1]
+            LOG.warning(
+                "worker %d cannot start again: %s (its log is %s). Repair the file: the worker starts once it can",
+                spec.index,
+                why,
+                spec.log,
+            )
+        first_s, most_s = OUTDATED_S
+        self._later.append((now + min(most_s, max(first_s, now - since)), spec))
+
     def _start_due(self) -> None:
         now = time.monotonic()
         due = [spec for at, spec in self._later if at <= now]
@@ -432,6 +466,9 @@ class Supervisor:
 
     def _close(self, process: WorkerProcess) -> None:
         process.popen.wait()
+        if process.has_worked():
+            self._able.add(process.spec.index)
+            self._unable.pop(process.spec.index, None)
         del self._processes[process.spec.index]
         self._packing.release(process.spec.index)
         process.clean_up()

@@ -126,6 +126,10 @@ class WorkerProcess:
             return f"{silent}, {ended}; raise stall_timeout_s if training may be silent for longer"
         return None
 
+    def has_worked(self) -> bool:
+        """Return whether it could start: it has asked for work."""
+        return bool(BEATS.unpack_from(Path(self.spec.beat_file).read_bytes())[0])
+
     def last_words(self) -> tuple[int, str]:
         """Return how many trials it had completed when it failed, and why it failed."""
         content = Path(self.spec.beat_file).read_bytes()

@@ -25,7 +25,7 @@ LAST_WORDS = slice(BEATS.size + 1, 4096)
 class Exit(IntEnum):
     """Exit statuses of workers, chosen to be unlikely in training code."""
 
-    CANNOT_START = 113  # The training code cannot be loaded: a retry would not help.
+    CANNOT_START = 113  # The user's code cannot be loaded: a retry helps only once its files are repaired.
     STORE_FAILED = 114  # The database was lost: the trial is not to blame.
     CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
     OUTDATED = 116  # Settings or suites of the study were changed; its work is submitted.
