@@ -8,6 +8,7 @@ import os
 import random
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -15,9 +16,11 @@ import pytest
 
 import forked
 from effort import rarely
-from facts import check_facts
+from facts import check_facts, raises
+from phyla.errors import EvaluationError
+from phyla.evaluation import EvalTask
 from phyla.integrations import lm_eval
-from phyla.integrations.lm_eval.evaluation import describe_machine_once
+from phyla.integrations.lm_eval.evaluation import Loaded, describe_machine_once
 from study_files import DOCS, blocks
 
 LIMIT_S = 600
@@ -542,16 +545,19 @@ def test_results_of_a_task_belong_to_its_local_documents(place: str, tmp_path: P
     tasks.mkdir()
     (tasks / "many.yaml").write_text(f"task: many\n{place.replace('FOLDER', str(folder))}\n{CHOICE}")
 
-    def digest(**edited: str) -> object:
+    def task(**edited: str) -> EvalTask:
         for name, text in {"a": "1", "b": "2", **edited}.items():
             (folder / f"{name}.jsonl").write_text(text)
-        (task,) = lm_eval.suite(["many"], include_path=tasks).tasks
-        return task.config["digest"]
+        (read,) = lm_eval.suite(["many"], include_path=tasks).tasks
+        return read
 
-    first = digest()
-    assert digest(a="an edit") != first
-    assert digest(b="an edit") != first
-    assert digest() == first
+    first = task()
+    running: Any = SimpleNamespace(config=first.config, shard=None, loaded=Loaded(None, {}, str(tasks)))
+    for edited in ({"a": "an edit"}, {"b": "an edit"}):
+        assert task(**edited).config["digest"] != first.config["digest"]
+        with raises(EvaluationError, "many", str(tasks), "edited", "restart"):
+            first(running)
+    assert task().config["digest"] == first.config["digest"]
 
 
 def test_documents_elsewhere_are_known_by_their_names(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from phyla.errors import ConfigurationError, EvaluationError, is_storage_error
 from phyla.integrations.harness_results import OWN, metric_name
-from phyla.integrations.lm_eval.task_index import own_tasks, task_manager
+from phyla.integrations.lm_eval.task_index import TaskDescription, own_tasks, read_tasks, task_manager
 from phyla.integrations.lm_eval.weights import complete_weights
 from phyla.records import JsonObject
 from phyla.worker import Evaluation, EvaluationCheckpoint
@@ -133,12 +133,27 @@ def _lacks_tokenizer(model: Any) -> bool:
     return tokenizer is not None and special is not None and set(tokenizer.get_vocab()) <= set(special)
 
 
+def _check_unedited(config: Mapping[str, Any], include_path: str) -> None:
+    """Reject a task that was edited since its suite was read: its results have the digest of the older one."""
+    name, manager = config["task"], read_tasks(include_path, own=False)
+    entry = manager.task_index.get(name)
+    if entry is None or entry.kind.name != "TASK":
+        return
+    if TaskDescription.of(manager, name, config["num_fewshot"]).digest != config["digest"]:
+        raise EvaluationError(
+            f"task {name!r} of {include_path}, or a file that it names, was edited since the watch or the study "
+            "started: restart it to evaluate with the new files, or restore the old ones"
+        )
+
+
 def evaluate(evaluation: Evaluation) -> None:
     """Evaluate a task of the harness, or one shard of it."""
+    config, shard, loaded = evaluation.config, evaluation.shard, evaluation.loaded
+    if loaded.include_path is not None:
+        _check_unedited(config, loaded.include_path)
     from lm_eval import simple_evaluate
 
     describe_machine_once()
-    config, shard, loaded = evaluation.config, evaluation.shard, evaluation.loaded
     name = config["task"]
     file = loaded.files.get(name)
     manager = task_manager(loaded.include_path, own=file is None)

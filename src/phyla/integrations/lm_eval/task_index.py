@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=4)
 def task_manager(include_path: str | None, *, own: bool) -> "TaskManager":
     """Return what knows the tasks of a directory and, with `own`, those of the harness: thousands of files."""
+    return read_tasks(include_path, own=own)
+
+
+def read_tasks(include_path: str | None, *, own: bool) -> "TaskManager":
+    """Return the same, but read the files as they are now."""
     try:
         from lm_eval.tasks import TaskManager
     except ModuleNotFoundError as error:
